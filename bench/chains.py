@@ -53,6 +53,7 @@ def _float(*numbers: float) -> np.ndarray:
     return np.array(numbers if len(numbers) > 1 else numbers[0], np.float32)
 
 
+_INDICES = ("ArgMax", "NonMaxSuppression", "NonZero")  # operators with integer results
 _IMAGE = {"x": (1, 64, 56, 56)}
 _DEEP = {"x": (1, 256, 14, 14)}
 _TOKENS = {"x": (1, 197, 768)}
@@ -107,6 +108,18 @@ _TOKENS_AND_HEADS = (  # batch, tokens, heads, size of a head
 )
 
 
+def _suppression(classes: int, count: int, most: int) -> Case:
+    """One box in 40 has enough score; boxes lie in an image of 640 x 640."""
+    rng = np.random.default_rng(2)
+    low, sides = rng.uniform(0, 600, (1, count, 2)), rng.uniform(10, 120, (1, count, 2))
+    boxes = np.concatenate([low, low + sides], -1).astype(np.float32)
+    limits = {"most": _long(most), "overlap": _float(0.6), "least": _float(2.0)}
+    nodes = "NonMaxSuppression boxes x most overlap least y"
+    return Case(
+        f"NonMaxSuppression {classes} of {count}", {"x": (1, classes, count)}, nodes, {"boxes": boxes, **limits}
+    )
+
+
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 _RECURRENT = (  # operator, steps, sequences, inputs, hidden units, directions
     ("LSTM", 24, 1, 512, 256, 2),
@@ -131,6 +144,18 @@ _PRODUCTS = (
     ((1, 1024, 1024), (1, 1024, 1)),
 )
 _ROWS = ((1, 8, 197, 197), (1, 8, 40, 40), (1, 40, 6625), (3136, 96), (197, 768))
+
+_FOUND = (  # elements to find, and the shape whose last axis they are of
+    (300, (1, 8400)),
+    (300, (1, 5376)),
+    (300, (1, 24000)),
+    (1000, (1, 120000)),
+    (100, (80, 16384)),
+    (5, (8, 1000)),
+    (8, (1024, 64)),
+    (1, (8400, 80)),
+    (1000, (1, 1000)),
+)
 
 
 def _matrices(*shape: int) -> np.ndarray:
@@ -224,9 +249,17 @@ CHAINS = (
     Case("ReduceL2 1x64x56x56 over 1", _IMAGE, "ReduceL2 x y axes=[1]"),
     Case("ArgMax 1x21x224x224 over 1", {"x": (1, 21, 224, 224)}, "ArgMax x y axis=1 keepdims=0"),
     Case("ArgMax 40x6625 over 1", {"x": (40, 6625)}, "ArgMax x y axis=1 keepdims=0"),
-    Case("TopK 300 of 1x8400", {"x": (1, 8400)}, "TopK x k y,i axis=-1", {"k": _long(300)}),
-    Case("TopK 5 of 8x1000", {"x": (8, 1000)}, "TopK x k y,i axis=-1", {"k": _long(5)}),
-    Case("CumSum 1x100x256 over 1", {"x": (1, 100, 256)}, "CumSum x k y", {"k": np.array(1, np.int64)}),
+    Case("ArgMax 1x150x128x128 over 1", {"x": (1, 150, 128, 128)}, "ArgMax x y axis=1 keepdims=0"),
+    Case("ArgMax 8400x80 over 1", {"x": (8400, 80)}, "ArgMax x y axis=1 keepdims=0"),
+    *(Case(f"TopK {k} of {_by(shape)}", {"x": shape}, "TopK x k y,i axis=-1", {"k": _long(k)}) for k, shape in _FOUND),
+    Case("TopK 300 of 1x8400 by the best of 80", {"x": (1, 8400, 80)},
+        "ReduceMax x m axes=[2] keepdims=0\nTopK m k y,i axis=-1", {"k": _long(300)}),
+    Case("TopK 5 of 1x80x8400 over 1", {"x": (1, 80, 8400)}, "TopK x k y,i axis=1", {"k": _long(5)}),
+    *(Case(f"CumSum {_by(shape)} over {axis}", {"x": shape}, "CumSum x k y", {"k": np.array(axis, np.int64)})
+        for shape, axis in (((1, 100, 256), 1), ((1, 100, 256), 2), ((1, 80, 8400), 2))),
+    *(_suppression(*sizes) for sizes in ((1, 8400, 300), (80, 8400, 300), (80, 5376, 100), (20, 1000, 1000))),
+    *(Case(f"NonZero {_by(shape)}", {"x": shape}, "Greater x least m\nNonZero m y", {"least": _float(1.3)})
+        for shape in ((1, 8400), (1, 80, 8400), (1, 1, 640, 640))),
     Case("InstanceNormalization 1x64x56x56", _IMAGE, "InstanceNormalization x scale bias y", _NORM),
     Case(
         "GroupNorm 32 groups 1x256x14x14",
@@ -380,7 +413,7 @@ def _made(chain: Case, inputs: Shapes) -> onnx.ModelProto:
     nodes = [_node(line) for line in chain.nodes.strip().splitlines()]
     fed = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs.items()]
     known = [numpy_helper.from_array(np.asarray(array), name) for name, array in chain.constants.items()]
-    kind = TensorProto.INT64 if nodes[-1].op_type == "ArgMax" else TensorProto.FLOAT
+    kind = TensorProto.INT64 if nodes[-1].op_type in _INDICES else TensorProto.FLOAT
     given = helper.make_tensor_value_info("y", kind, None)
     graph = helper.make_graph(nodes, "operator", fed, [given], known)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)

@@ -55,6 +55,7 @@ _OPERATORS = (  # one or two of each kind of kernel of networks
     *("Add", "PRelu", "Gelu", "Elementwise", "Concat", "Split", "Slice", "Pad", "Transpose", "Gather", "Resize"),
     *("MaxPool", "AveragePool", "GlobalAveragePool", "InstanceNormalization", "LayerNormalization", "LRN", "Softmax"),
     *("ReduceMean", "MatMul", "Linear", "DepthToSpace", "ScaledDotProductAttention", "GridSample"),
+    *("TopK", "ArgMax", "CumSum", "BoundedNonZero", "BoundedNonMaxSuppression"),
 )
 
 

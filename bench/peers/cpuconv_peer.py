@@ -82,7 +82,9 @@ class CpuconvPeer:
 
         model = cpuconv.compile(path, threads=threads, strategy=self.strategy, precision=self.precision)
         outputs = model.run(feed)
-        return [Form("plain", lambda: model.run(feed, outputs), lambda: list(outputs.values()))]
+        fixed = {port.name for port in model.outputs if port.shape and all(type(size) is int for size in port.shape)}
+        out = {name: array for name, array in outputs.items() if name in fixed}
+        return [Form("plain", lambda: model.run(feed, out), lambda: list(outputs.values()))]
 
     def _form(
         self, problem: ConvProblem, layout: str, x: np.ndarray, w: np.ndarray, bias: np.ndarray, threads: int,

@@ -29,6 +29,7 @@ from cpuconv.graph.ops import (
     reduction,
     resizing,
     sampling,
+    searching,
     shaping,
 )
 from cpuconv.graph.ops.base import Op
@@ -49,6 +50,7 @@ FAMILIES: tuple[ModuleType, ...] = (
     shaping,
     indexed,
     indexing,
+    searching,
     resizing,
     sampling,
     recurrent,

@@ -1,4 +1,4 @@
-"""Gather, and searching for indices.
+"""Reading and writing elements by index or by a condition.
 
 Source: ONNX operators of these names. Negative indices count from the end.
 """
@@ -6,7 +6,7 @@ Source: ONNX operators of these names. Negative indices count from the end.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -150,87 +150,7 @@ def trilu(node: Node, arrays: Arrays) -> np.ndarray:
     return (np.triu if node["upper"] else np.tril)(x, 0 if k is None else int(k.item()))
 
 
-# --- search for indices ---------------------------------------------------------------------------------------------
-
-
-def _infer_arg(node: Node, inputs: Inputs) -> list[Value]:
-    shape = list(inputs[0].shape)
-    axis = axis_in(node["axis"], len(shape))
-    if not shape[axis] and 0 not in (*shape[:axis], *shape[axis + 1 :]):
-        raise ValueError(f"the axis {axis} has no elements")
-    shape[axis : axis + 1] = [1] if node["keepdims"] else []
-    return [Value(tuple(shape), _INT64)]
-
-
-def _arg(function: Callable[..., np.ndarray]) -> Callable[[Node, Arrays], np.ndarray]:
-    """Make a reference for the index of the first (or last) extreme along an axis."""
-
-    def reference(node: Node, arrays: Arrays) -> np.ndarray:
-        (x,), axis = arrays, node["axis"]
-        if not x.size:
-            return x.sum(axis, np.int64, keepdims=bool(node["keepdims"]))  # empty, in the right shape
-        if node["select_last_index"]:
-            return x.shape[axis] - 1 - function(np.flip(x, axis), axis, keepdims=bool(node["keepdims"]))
-        return function(x, axis, keepdims=bool(node["keepdims"]))
-
-    return reference
-
-
-def _infer_top_k(node: Node, inputs: Inputs) -> list[Value]:
-    shape, (k,) = list(inputs[0].shape), integers(inputs[1].array)
-    axis = axis_in(node["axis"], len(shape))
-    if not 0 <= k <= shape[axis]:
-        raise ValueError(f"there are no {k} largest of {shape[axis]}")
-    shape[axis] = k
-    return [Value(tuple(shape), inputs[0].dtype), Value(tuple(shape), _INT64)]
-
-
-def top_k(node: Node, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """The k largest (or smallest) elements along an axis, sorted, ties by index; and their indices."""
-    x, (k,), axis = arrays[0], integers(arrays[1]), axis_in(node["axis"], arrays[0].ndim)
-    largest, size = bool(node["largest"]), x.shape[axis]
-    if 0 < k <= size // _FEW and size >= _LONG_LINE:
-        lines = np.moveaxis(x, axis, -1)
-        shape = (*lines.shape[:-1], k)
-        rows = [_few_of(line, k, largest) for line in lines.reshape(-1, size)]
-        places = np.moveaxis(np.reshape(rows, shape), -1, axis)
-    else:
-        places = np.take(_sorted(x, axis, largest), np.arange(k), axis)
-    return np.take_along_axis(x, places, axis), places
-
-
-def _sorted(x: np.ndarray, axis: int, largest: bool) -> np.ndarray:
-    """Indices that sort along an axis; equal elements keep their order, and NaN is the largest."""
-    if not largest:
-        return np.argsort(x, axis, kind="stable")
-    # reversed, so that the first of equal elements stays first after flipping
-    return np.flip(x.shape[axis] - 1 - np.argsort(np.flip(x, axis), axis, kind="stable"), axis)
-
-
-def _few_of(line: np.ndarray, k: int, largest: bool) -> np.ndarray:
-    """Indices of the first k of `_sorted`: only elements that reach the k-th one are sorted."""
-    bound = np.partition(line, -k if largest else k - 1)[-k if largest else k - 1]
-    reaching = ~(line < bound) if largest else line <= bound  # NaN reaches any bound from above
-    found = np.flatnonzero(reaching)
-    if len(found) < k:  # the bound is NaN
-        return _sorted(line, 0, largest)[:k]
-    return found[_sorted(line[found], 0, largest)[:k]]
-
-
-def cum_sum(node: Node, arrays: Arrays) -> np.ndarray:
-    """Cumulative sums along an axis, optionally exclusive or from the end."""
-    x, (axis,) = arrays[0], integers(arrays[1])
-    x = np.flip(x, axis) if node["reverse"] else x
-    sums = np.cumsum(x, axis, dtype=x.dtype)
-    if node["exclusive"]:  # shift by one, as infinity minus infinity is NaN
-        sums, inclusive = np.zeros_like(sums), sums
-        np.moveaxis(sums, axis, 0)[1:] = np.moveaxis(inclusive, axis, 0)[:-1]
-    return np.flip(sums, axis) if node["reverse"] else sums
-
-
-def non_zero(node: Node, arrays: Arrays) -> np.ndarray:
-    """Indices of all non-zero elements, one row per axis."""
-    return np.array(np.nonzero(np.atleast_1d(arrays[0])))[: arrays[0].ndim]
+# --- selection by a condition ---------------------------------------------------------------------------------------
 
 
 def _infer_compress(node: Node, inputs: Inputs) -> list[Value]:
@@ -244,9 +164,16 @@ def compress(node: Node, arrays: Arrays) -> np.ndarray:
     return np.compress(arrays[1], arrays[0], node["axis"])
 
 
-_FEW = 4  # elements per selected one from which a partition is faster than sorting all
-_LONG_LINE = 2048  # elements of a line from which it is
-_ARG = {"axis": 0, "keepdims": 1, "select_last_index": 0}
+def _infer_leading(node: Node, inputs: Inputs) -> list[Value]:
+    shape = list(inputs[0].shape)
+    shape[node["axis"]] = None
+    return [Value(tuple(shape), inputs[0].dtype)]
+
+
+def leading(node: Node, arrays: Arrays) -> np.ndarray:
+    """The first `arrays[1]` slices along an axis."""
+    return arrays[0][(slice(None),) * node["axis"] + (slice(int(arrays[1].item())),)]
+
 
 _TAKEN: dict[str, Any] = {"offers": _offer_gather, "lower": _lower_gather, "view": _view_gathered}
 _TAKEN |= {"signature": "x: any, indices: any -> y: =x", "int8": Int8.MOVED, "follows_sizes": True}
@@ -255,10 +182,6 @@ OPS = (
     Op("Gather", _infer_gather, gather, {"axis": 0}, **EXACT, **_TAKEN),
     Op("OneHot", _infer_one_hot, one_hot, {"axis": -1}, parameters=(1,), **EXACT),
     Op("Trilu", like_first, trilu, {"upper": 1}, **EXACT),
-    Op("ArgMax", _infer_arg, _arg(np.argmax), _ARG, widened=False),
-    Op("ArgMin", _infer_arg, _arg(np.argmin), _ARG, widened=False),
-    Op("TopK", _infer_top_k, top_k, {"axis": -1, "largest": 1, "sorted": 1}, parameters=(1,), widened=False),
-    Op("NonZero", lambda node, inputs: [Value((len(inputs[0].shape), None), _INT64)], non_zero, widened=False),
     Op("Compress", _infer_compress, compress, {"axis": None}, **EXACT),
-    Op("CumSum", like_first, cum_sum, {"exclusive": 0, "reverse": 0}, mixed=True),
+    Op("Leading", _infer_leading, leading, {"axis": 0}, **EXACT, signature="x: any, count: any -> y: =x", own=True),
 )

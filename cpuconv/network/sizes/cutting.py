@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Graph, Node, Value
+from cpuconv.names import Names
 from cpuconv.reading.evaluated import SEQUENCES
 
 
@@ -32,8 +33,38 @@ class Parts(NamedTuple):
     suffix: Graph | None
 
 
+_BOUNDED = {"NonMaxSuppression": ("BoundedNonMaxSuppression", 0), "NonZero": ("BoundedNonZero", 1)}
+"""Operators with results of sizes by value: the one that computes as many as there may be, and their axis."""
+
+
+_MAX_BYTES = 1 << 27  # of a result by its upper bound
+
+
+def _bounded(graph: Graph) -> Graph:
+    """Compute results of sizes by value with their upper bound of sizes, and cut them to their size afterwards."""
+    nodes, values = [], dict(graph.values)
+    names = Names((*graph.inputs, *graph.constants, *(name for node in graph.nodes for name in node.outputs)))
+    for node in graph.nodes:
+        name, axis = _BOUNDED.get(node.op, ("", 0))
+        inputs = graph.operands(node)
+        if not name or node.semantics is not None or any(each and not each.concrete for each in inputs):
+            nodes.append(node)
+            continue
+        op, outputs = ops.TABLE[name], [names.fresh(f"{node.outputs[0]} {part}") for part in ("bound", "count")]
+        made = op.node(node.inputs, outputs, node.origin, **node.attributes)
+        found = op.infer(made, inputs)
+        if found[0].shape is None or found[0].nbytes > _MAX_BYTES:  # no constant has the bound, or it is too large
+            nodes.append(node)
+            continue
+        values.update(zip(outputs, found, strict=True))
+        nodes += [made, ops.TABLE["Leading"].node(outputs, node.outputs, node.origin, axis=axis)]
+    return replace(graph, nodes=tuple(nodes), values=values)
+
+
 def cut(graph: Graph) -> Parts:
     """Cut a specialised graph into a part for kernels and a part that `interpret` runs after it."""
+    if any(node.op in _BOUNDED for node in graph.nodes):
+        graph = _bounded(graph)
     late = [node for node in graph.nodes if any(name and graph.value(name).shape is None for name in node.outputs)]
     if not late:
         return Parts(graph, None)

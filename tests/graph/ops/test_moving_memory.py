@@ -34,6 +34,7 @@ MOVING: dict[str, tuple[Sequence[np.ndarray | None], Mapping[str, Any]]] = {
     "GatherElements": ([ROWS, PAIRS], {"axis": 0}),
     "GatherND": ([ROWS, PAIRS], {}),
     "Identity": ([ROWS], {}),
+    "Leading": ([ROWS, np.array([100])], {"axis": 1}),
     "MaxUnpool": ([IMAGE, np.arange(SIZE).reshape(IMAGE.shape)], {"kernel_shape": [1, 1]}),
     "NonZero": ([X], {}),
     "OneHot": ([np.arange(1024), np.array([1024]), np.array([0, 1], np.float32)], {}),

@@ -29,6 +29,7 @@ TRAITS |= {"follows_sizes", "shape_only"}
 MOVES_UNSTATED = {
     "Compress": "has no kernels",
     "Copy": "is made after all rewrites",
+    "Leading": "has no kernels",
     "Split": "has several outputs",
 }
 """Operators whose results are elements of their first input, whatever these are, but not `Int8.MOVED`; and why."""

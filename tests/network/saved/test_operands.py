@@ -57,7 +57,7 @@ def test_what_kernels_do_not_take_is_refused_as_it_is_read(op, arrays, known, at
 
 @pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("op", sorted(OWN))
+@pytest.mark.parametrize("op", sorted(OWN - {"Leading"}))  # which has no kernels
 def test_every_type_and_shape_of_every_operand_is_refused_or_right(op):
     compared = [operands.judge(made) for text in operands.one_by_one(op) if (made := operands.applied(text))]
     assert 0 in compared and any(compared) and len(compared) > 70

@@ -247,6 +247,13 @@ def top_k(draw):
 
 
 @st.composite
+def leading(draw):
+    shape = draw(SHAPES)
+    axis = draw(st.integers(0, len(shape) - 1))
+    return Case([numbers(draw(GENERATORS), shape), np.array([draw(st.integers(0, shape[axis]))], INT)], {"axis": axis})
+
+
+@st.composite
 def cum_sum(draw):
     shape = draw(SHAPES)
     axis = np.array(draw(st.integers(-len(shape), len(shape) - 1)), INT)

@@ -17,6 +17,11 @@ _LOGIC = (np.dtype(bool),)
 _slope = st.sampled_from((0.01, 0.5, 1.0, 1.5))
 _norm = st.sampled_from((1, 2))
 
+
+def _twofold(case: Case) -> Case:
+    return case._replace(outputs=2)
+
+
 CASES: dict[str, st.SearchStrategy[Case]] = {
     "Conv": draws.conv(),
     "ConvTranspose": draws.conv_transpose(),
@@ -139,7 +144,9 @@ CASES: dict[str, st.SearchStrategy[Case]] = {
     "ArgMin": draws.along(keepdims=draws.FLAG, select_last_index=draws.FLAG),
     "TopK": axes.top_k(),
     "NonZero": draws.unary(dtypes=(FLOAT, INT32, *_LOGIC)),
+    "BoundedNonZero": draws.unary(dtypes=(FLOAT, INT32, *_LOGIC)).map(_twofold),
     "Compress": axes.compress(),
+    "Leading": axes.leading(),
     "CumSum": axes.cum_sum(),
     "Resize": draws.resize(),
     "DepthToSpace": draws.blocks(True),
@@ -154,6 +161,7 @@ CASES: dict[str, st.SearchStrategy[Case]] = {
     "GRU": sequences.layer(3, 1, linear_before_reset=draws.FLAG),
     "RNN": sequences.layer(1, 1),
     "NonMaxSuppression": sequences.boxes(),
+    "BoundedNonMaxSuppression": sequences.boxes().map(_twofold),
     "QuantizeLinear": quantised.quantize(),
     "QuantizedConv": quantised.quantized_conv(),
     "Lookup": quantised.lookup(),
