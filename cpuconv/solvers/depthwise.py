@@ -1,4 +1,4 @@
-"""Depthwise convolution in channel blocks: a lane is a channel, no arithmetic crosses lanes.
+"""Depthwise convolution in channel blocks or channels last: a lane is a channel, no arithmetic crosses lanes.
 
 Source: the register tile over outputs after Zhang, Lo, Lu, "High Performance Depthwise and Pointwise Convolutions on
 Mobile Devices" (AAAI 2020): weights in registers, each input vector loaded once for all the outputs it touches.
@@ -91,8 +91,12 @@ def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
 
 
 def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
-    """Blocked input in place or any input through bands, of elements that are no floats in place; output in blocks."""
+    """Channels last, if both are and channels fill vectors. Else blocked output, and blocked input in place or, of
+    float32, any input through bands.
+    """
     types = problem.types
+    if lanewise.channels_last(problem, isa):
+        return "NHWC", "NHWC"
     in_place = types != ALL_F32 or params is not None and not params.block
     return (blocked.layout(isa, types.x) if in_place else None), blocked.layout(isa, types.y)
 
@@ -105,7 +109,7 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
 
 def is_closed(problem: ConvProblem, params: Params, isa: Isa) -> bool:
     """Whether its micro-kernel is of the set for networks with open sizes."""
-    return lane_set.is_member(problem, _shape(params), isa)
+    return not lanewise.channels_last(problem, isa) and lane_set.is_member(problem, _shape(params), isa)
 
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:

@@ -99,9 +99,9 @@ def _layout_candidates(problem: ConvProblem, target: Target) -> Iterator[LayoutC
     """As `layout_candidates`, for a target without precisions of single nodes."""
     reorders = target.moving(2 * problem.in_bytes), target.moving(2 * problem.out_bytes)
     known: dict[tuple[_TensorForm, _TensorForm], float] = {}
-    blocks, isa = target.blocks(), target.isa
-    starts = _input_forms(problem.c, problem.types.x, blocks, isa)
-    goals = _output_forms(problem.k, problem.types.y, blocks, isa)
+    blocks, isa, last = target.blocks(), target.isa, target.channels_last
+    starts = _input_forms(problem.c, problem.types.x, blocks, isa, last)
+    goals = _output_forms(problem.k, problem.types.y, blocks, isa, last)
     for first, second in itertools.product(starts, goals):
         around = [
             seconds + reorders[0] * (first != other[0]) + reorders[1] * (second != other[1])
@@ -120,29 +120,35 @@ class _TensorForm(NamedTuple):
     element: Element
 
 
-def _output_forms(channels: int, element: Element, blocks: tuple[str, ...], isa: Isa) -> list[_TensorForm]:
-    """Possible layouts and types of a tensor, by its channels, its type and the target's blocked forms."""
+def _output_forms(channels: int, element: Element, blocks: tuple[str, ...], isa: Isa, last: bool) -> list[_TensorForm]:
+    """Possible layouts and types of a tensor, by its channels, its type and the target's blocked forms.
+
+    `last`: channels may be last.
+    """
     layouts = preferred_layouts(channels, element)
     made = [_TensorForm(layout, element) for layout in layouts]
-    if element == F32 and BLOCKED_BF16 in blocks and len(layouts) > 1:
+    rounds = element == F32 and BLOCKED_BF16 in blocks and len(layouts) > 1
+    if rounds:
         made.append(_TensorForm(blocked.layout(isa, BF16), BF16))
+    if last and element == F32 and len(layouts) > 1:
+        made += [_TensorForm("NHWC", each) for each in ((F32, BF16) if rounds else (F32,))]
     return made
 
 
-def _input_forms(channels: int, element: Element, blocks: tuple[str, ...], isa: Isa) -> list[_TensorForm]:
+def _input_forms(channels: int, element: Element, blocks: tuple[str, ...], isa: Isa, last: bool) -> list[_TensorForm]:
     """Possible layouts and types of an input: one of few channels, stored in NCHW, may be bfloat16 too."""
-    made = _output_forms(channels, element, blocks, isa)
+    made = _output_forms(channels, element, blocks, isa, last)
     if element == F32 and BLOCKED_BF16 in blocks and len(made) == 1:
         made.append(_TensorForm("NCHW", BF16))
     return made
 
 
 @functools.lru_cache(maxsize=4096)
-def _is_possible(known: ConvProblem, types: Types, blocks: tuple[str, ...], isa: Isa) -> bool:
+def _is_possible(known: ConvProblem, types: Types, blocks: tuple[str, ...], isa: Isa, last: bool) -> bool:
     """Whether a problem of these types may have the layouts and types of a record."""
     first, second = _TensorForm(known.in_layout, known.types.x), _TensorForm(known.out_layout, known.types.y)
-    return first in _input_forms(known.c, types.x, blocks, isa) and second in _output_forms(
-        known.k, types.y, blocks, isa
+    return first in _input_forms(known.c, types.x, blocks, isa, last) and second in _output_forms(
+        known.k, types.y, blocks, isa, last
     )
 
 
@@ -210,7 +216,7 @@ def restored(
     layouts, types = (problem.in_layout, problem.out_layout), problem.types
     if free:
         layouts, types = (known.in_layout, known.out_layout), known.types
-        if not _is_possible(known, problem.types, target.blocks(), target.isa):
+        if not _is_possible(known, problem.types, target.blocks(), target.isa, target.channels_last):
             return None
     elif known.types != types:
         return None

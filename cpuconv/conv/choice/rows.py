@@ -9,7 +9,7 @@ from typing import Any
 
 from cpuconv.conv.choice.layout_candidates import solvable
 from cpuconv.conv.choice.target import Target
-from cpuconv.elements import BF16, F32
+from cpuconv.elements import BF16, F32, Element
 from cpuconv.kernels.binding.steps import Operand
 from cpuconv.kernels.binding.tensor_view import BLOCKED_BF16, TensorView
 from cpuconv.problem.problem import ConvProblem
@@ -37,9 +37,13 @@ def rows_operand(place: TensorView) -> Operand:
     return Operand(place.ref, Strides(place.size, 1, place.strides[-1], 0, h, w))
 
 
-def of_rows(problem: ConvProblem, target: Target) -> list[ConvProblem]:
-    """The problem in float32, and with bfloat16 rows if the target allows that and kernels support it."""
+def of_rows(problem: ConvProblem, target: Target, results: Sequence[Element] = (F32, BF16)) -> list[ConvProblem]:
+    """The problem in float32, and with bfloat16 rows if the target allows that and kernels support it.
+
+    `results` are the types of its output with these. Sums with a residual stay float32: it is the sum of many layers,
+    whose roundings would add up.
+    """
     if problem.types != ALL_F32 or problem.in_layout != "NHWC" or BLOCKED_BF16 not in target.blocks():
         return [problem]
-    narrow = replace(problem, types=Types(BF16, BF16, F32, F32))
-    return [problem, narrow] if solvable(narrow) else [problem]
+    narrow = (replace(problem, types=Types(BF16, BF16, F32, y)) for y in results if y == F32 or not problem.residual)
+    return [problem, *filter(solvable, narrow)]

@@ -12,7 +12,7 @@ from cpuconv.conv.choice.model import Limits
 from cpuconv.conv.choice.query import Tuner
 from cpuconv.errors import ArgumentError, must
 from cpuconv.kernels.binding.processor import Processor
-from cpuconv.kernels.binding.tensor_view import BLOCKED, BLOCKED_BF16, FLOAT32
+from cpuconv.kernels.binding.tensor_view import BLOCKED, FLOAT32, IN_BF16
 from cpuconv.kernels.products.closed.closed_set import has_closed_set
 
 IN_NETWORK = Limits(cold=True)
@@ -66,6 +66,8 @@ class Target(Processor):
         "float32"; or "bfloat16": float32 tensors may be stored, and multiplied, as bfloat16.
     node_precisions : Mapping[str, str]
         Precisions of single nodes, by their names in the model.
+    channels_last : bool
+        Whether convolutions and elementwise operators may read and write tensors channels last.
     """
 
     strategy: str = "cached"
@@ -74,6 +76,7 @@ class Target(Processor):
     idle_bytes: int = IDLE_BYTES
     precision: str = PRECISION_F32
     node_precisions: Mapping[str, str] = field(default_factory=dict, hash=False)
+    channels_last: bool = True
 
     def of(self, names: Iterable[str]) -> Target:
         """The target for fused nodes of the model, with the strictest of their precisions."""
@@ -98,4 +101,8 @@ class Target(Processor):
 
     def blocks(self, dtype: np.dtype = FLOAT32) -> tuple[str, ...]:
         """The blocked forms in which a tensor of a dtype may be stored."""
-        return (BLOCKED, BLOCKED_BF16) if self.precision == PRECISION_BF16 and dtype == FLOAT32 else (BLOCKED,)
+        return self.forms(BLOCKED, dtype)
+
+    def forms(self, form: str, dtype: np.dtype = FLOAT32) -> tuple[str, ...]:
+        """A form, and the same in bfloat16 if a tensor of this dtype may be rounded."""
+        return (form, IN_BF16[form]) if self.precision == PRECISION_BF16 and dtype == FLOAT32 else (form,)

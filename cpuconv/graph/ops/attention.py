@@ -6,19 +6,20 @@ operator: rewrites make it of matrix multiplications and Softmax. Keys are colum
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
 
 from cpuconv.conv.choice.target import PRECISION_BF16, Target
-from cpuconv.elements import F32
+from cpuconv.elements import BF16, F32
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import Arrays, Inputs, Op, broadcast_shapes, given
 from cpuconv.graph.ops.matrix import Rounded, matmul_shape
 from cpuconv.kernels.attention.step import AttentionProblem, attention_step, bf16_product, seconds
 from cpuconv.kernels.binding.steps import Ref, Step
-from cpuconv.kernels.binding.tensor_view import DENSE, FLOAT32, STRIDED, TensorView
+from cpuconv.kernels.binding.tensor_view import DENSE, FLOAT32, STRIDED, TensorView, stored_as
 from cpuconv.kernels.copies.moving import move_tensor
 
 
@@ -55,16 +56,35 @@ def scaled_dot_product_attention(node: Node, arrays: Arrays) -> np.ndarray:
 
 
 def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
-    """Offer of float32 products, or of bfloat16 if these are faster and the target's precision permits them."""
+    """Offers of float32 products, or of bfloat16 if these are faster and the target's precision permits them.
+
+    With these, queries, keys and values may be bfloat16, and the result, if its rows stay the last axis.
+    """
     if inputs[0].dtype != FLOAT32 or any(0 in each.shape for each in inputs if each is not None):
         return []
     shapes = [each.shape for each in inputs[:3]]
-    q, k, v, y = (TensorView.plain(Ref(""), shape) for shape in (*shapes, _shape(*shapes)))
-    problem = AttentionProblem.of(q, k, v, None, y, node["scale"])
-    float32 = seconds(target, problem)
-    bf16 = seconds(target, problem, rounded=True) if target.precision == PRECISION_BF16 else float32
-    forms = (STRIDED, STRIDED, STRIDED, DENSE)[: len(inputs)]
-    return [Offer(forms, (DENSE,), min(float32, bf16), Rounded() if bf16 < float32 else None)]
+
+    def time(rounded: bool, x: str = STRIDED, y: str = DENSE) -> float:
+        read, written = stored_as(x, FLOAT32), stored_as(y, FLOAT32)
+        q, k, v = (TensorView.plain(Ref(""), shape, read) for shape in shapes)
+        result = TensorView.plain(Ref(""), _shape(*shapes), written)
+        return seconds(target, AttentionProblem.of(q, k, v, None, result, node["scale"]), rounded=rounded)
+
+    float32, perm = time(False), node["perm"]
+    if target.precision != PRECISION_BF16 or time(True) >= float32:
+        return [Offer((*[STRIDED] * 3, DENSE)[: len(inputs)], (DENSE,), float32)]
+    goals = target.forms(DENSE) if perm is None or perm[-1] == len(perm) - 1 else (DENSE,)
+    return [
+        Offer((*[read] * 3, DENSE)[: len(inputs)], (written,), time(True, read, written), Rounded())
+        for read, written in itertools.product(target.forms(STRIDED), goals)
+    ]
+
+
+def _dense(call: Call, view: TensorView, steps: list[Step]) -> TensorView:
+    """Copy a tensor to contiguous workspace; append the calls to `steps`."""
+    copy = TensorView.plain(call.space.reserve(view.size), view.shape, view.dtype)
+    steps += move_tensor(call.target, call.space, view, copy)
+    return copy
 
 
 def _lower(call: Call) -> list[Step]:
@@ -72,12 +92,15 @@ def _lower(call: Call) -> list[Step]:
     assert q is not None and k is not None and v is not None
     y, perm, steps = call.y, call.node["perm"], list[Step]()
     if mask is not None and mask.strides[-1] != F32.bytes:
-        dense = TensorView.plain(call.space.reserve(mask.size), mask.shape)
-        steps, mask = move_tensor(call.target, call.space, mask, dense), dense
+        mask = _dense(call, mask, steps)
     if perm is not None:
         axes = [perm.index(axis) for axis in range(len(perm))]
         y = replace(y, shape=tuple(y.shape[axis] for axis in axes), strides=tuple(y.strides[axis] for axis in axes))
-    problem = AttentionProblem.of(q, k, v, mask, y, call.node["scale"], call.node["zero_rows"])
+    form = call.node["scale"], call.node["zero_rows"]
+    problem = AttentionProblem.of(q, k, v, mask, y, *form)
+    if BF16 in (problem.x_type, problem.y_type) and bf16_product(call.target.isa, problem) is None:
+        q, k, v = (_dense(call, view, steps) for view in (q, k, v))
+        problem = AttentionProblem.of(q, k, v, mask, y, *form)
     rounded = call.offer.detail is not None and bf16_product(call.target.isa, problem) is not None
     return [*steps, attention_step(call.target, call.space, problem, rounded)]
 

@@ -23,7 +23,7 @@ from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import EXACT, REQUIRED, Arrays, Inputs, Op, given
 from cpuconv.graph.ops.solver_calls import offer, steps
 from cpuconv.kernels.binding.steps import Operands, Step
-from cpuconv.kernels.binding.tensor_view import TensorView, image_shape
+from cpuconv.kernels.binding.tensor_view import CHANNELS_LAST, TensorView, image_shape
 from cpuconv.problem import activation as activations
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.quantization import Quantization
@@ -127,16 +127,16 @@ def conv_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     if not able or problem is None:
         return []
     if inputs[1].array is not None:
-        return [offer(each, inputs) for each in layout_candidates(problem, target)]
+        return [offer(each, inputs, CHANNELS_LAST) for each in layout_candidates(problem, target)]
     found = map(with_computed_weights, layout_candidates(problem, target))
-    return [offer(each, inputs) for each in found if each is not None]
+    return [offer(each, inputs, CHANNELS_LAST) for each in found if each is not None]
 
 
 def restored_conv(node: Node, inputs: Inputs, target: Target, record: Mapping[str, Any], same: bool) -> Offer | None:
     """Restore the offer of a record."""
     problem = problem_of(node, inputs)
     found = None if problem is None or inputs[1].array is None else restored(problem, target, record, same, free=True)
-    return None if found is None else offer(found, inputs)
+    return None if found is None else offer(found, inputs, CHANNELS_LAST)
 
 
 def lower_conv(call: Call) -> list[Step]:

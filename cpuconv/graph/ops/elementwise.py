@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -22,13 +23,25 @@ from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import FLOATS, REQUIRED, Arrays, Inputs, Op, broadcast, given, near
 from cpuconv.graph.ops.planes import stored
 from cpuconv.kernels.binding.steps import Step
-from cpuconv.kernels.binding.tensor_view import BLOCKED, DENSE, FLOAT32, STRIDED, TensorView, blocked_shape, image_shape
+from cpuconv.kernels.binding.tensor_view import (
+    BLOCKED,
+    CHANNELS_LAST,
+    DENSE,
+    FLOAT32,
+    IN_BF16,
+    STRIDED,
+    STRIDED_BF16,
+    TensorView,
+    blocked_shape,
+    image_shape,
+)
 from cpuconv.kernels.copies.moving import move_tensor
 from cpuconv.kernels.elementwise.driver import MOST_OPERANDS, crossed, elementwise_steps
 from cpuconv.kernels.elementwise.expression import Constant, Expression, Operand, apply
 from cpuconv.problem.quantization import bounds
 
 _INT8_DTYPES = (U8.dtype, S8.dtype)
+_MIXED = 2  # operands of which some may be bfloat16, others float32
 Form = Callable[..., Any]  # maps node and operands (None: absent) to an expression or None
 
 # --- forms ----------------------------------------------------------------------------------------------------------
@@ -294,12 +307,24 @@ def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     if 0 in shape:
         return []
     read = {position: inputs[position] for position in tree.operands}
-    ways: list[tuple[dict[int, str | None], str, Any]] = [(dict.fromkeys(read, STRIDED), DENSE, shape)]
+    rounds = {value.dtype for value in read.values()} == {result} == {FLOAT32}
+    orders = (DENSE, CHANNELS_LAST) if len(shape) in (3, 4) and target.channels_last else (DENSE,)
+    kinds = target.forms(STRIDED) if rounds else (STRIDED,)
+    free = [at for at, value in read.items() if value.array is None]
+    mixed = (
+        itertools.product(kinds, repeat=len(free)) if len(free) <= _MIXED else ([each] * len(free) for each in kinds)
+    )
+    typed = [dict(zip(free, each, strict=True)) for each in mixed]
+    ways: list[tuple[dict[int, str | None], str, Any]] = [
+        ({at: _plain_form(v, shape, plain, forms.get(at, STRIDED)) for at, v in read.items()}, output, shape)
+        for plain, forms in itertools.product(orders, typed)
+        for output in (target.forms(plain) if rounds else (plain,))
+    ]
     if len(shape) in (3, 4):
         forms_with_blocks = {position: _form_with_blocks(value, shape) for position, value in read.items()}
         if BLOCKED in forms_with_blocks.values() and None not in forms_with_blocks.values():
-            sizes, types = blocked_shape(shape, target.isa.lanes), {value.dtype for value in read.values()}
-            blocks = target.blocks() if types == {result} == {FLOAT32} else (BLOCKED,)
+            sizes = blocked_shape(shape, target.isa.lanes)
+            blocks = target.blocks() if rounds else (BLOCKED,)
             for form in blocks:
                 forms = {at: form if _stored(way, read[at]) else way for at, way in forms_with_blocks.items()}
                 ways += [(forms, output, sizes) for output in blocks]
@@ -311,6 +336,13 @@ def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
         seconds = max(target.moving(moved), target.computing(tree.cost * written))
         offers.append(Offer(tuple(forms.get(at) or "" for at in range(len(inputs))), (output,), seconds))
     return offers
+
+
+def _plain_form(value: Value, shape: Sequence[int], plain: str, form: str) -> str:
+    """Form in which a plain operand is read instead of `form`: of a full channels-last output, channels last."""
+    if value.array is None and plain == CHANNELS_LAST and value.shape == tuple(shape):
+        return IN_BF16[plain] if form == STRIDED_BF16 else plain
+    return form
 
 
 def _stored(form: str | None, value: Value) -> bool:

@@ -81,8 +81,8 @@ def _offer_gather(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     box = _evenly(node, inputs)
     if box is None:
         return [Offer((STRIDED, ""), (DENSE,), seconds), *copies]
-    ways = [(STRIDED, STRIDED), *([(DENSE, DENSE)] if stays_dense(data.shape, box) else [])]
-    return view_offers(inputs, ways) + copies
+    kept = (STRIDED, DENSE) if stays_dense(data.shape, box) else (STRIDED,)
+    return view_offers(inputs, [(form, form) for plain in kept for form in target.forms(plain, data.dtype)]) + copies
 
 
 def _block_reads(node: Node, inputs: Inputs, block: int) -> float:

@@ -211,7 +211,8 @@ def _cuts(boxes: Callable[[Node, Inputs], list[Box]]) -> dict[str, Any]:
         if any(each.size == 0 for box in parts for each in box):
             return []
         dense = all(stays_dense(x.shape, box) for box in parts)
-        ways = [(STRIDED, STRIDED), *([(DENSE, DENSE)] if dense else [])]
+        kept = (STRIDED, DENSE) if dense else (STRIDED,)
+        ways = [(form, form) for plain in kept for form in target.forms(plain, x.dtype)]
         copies = []
         for form in target.blocks(x.dtype) if blockable(x) else ():
             dtype = stored_as(form, x.dtype)
@@ -255,12 +256,17 @@ def _concat_boxes(node: Node, inputs: Inputs) -> list[Box]:
 def _offer_concat(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     if any(0 in value.shape for value in inputs):
         return []
-    size = sum(value.nbytes for value in inputs)
-    offers = [Offer((STRIDED,) * len(inputs), (DENSE,), target.moving(2 * size))]
-    for form in target.blocks(inputs[0].dtype) if blockable(inputs[0]) else ():
-        dtype = stored_as(form, inputs[0].dtype)
-        if _fills_words(node, inputs, dtype):
-            seconds = target.moving(2 * size * dtype.itemsize / inputs[0].dtype.itemsize)
+    size, dtype = sum(value.nbytes for value in inputs), inputs[0].dtype
+    offers = [
+        Offer(
+            (read,) * len(inputs), (form,), target.moving(2 * size * stored_as(form, dtype).itemsize / dtype.itemsize)
+        )
+        for read, form in zip(target.forms(STRIDED, dtype), target.forms(DENSE, dtype), strict=True)
+    ]
+    for form in target.blocks(dtype) if blockable(inputs[0]) else ():
+        narrow = stored_as(form, dtype)
+        if _fills_words(node, inputs, narrow):
+            seconds = target.moving(2 * size * narrow.itemsize / dtype.itemsize)
             offers.append(Offer((form,) * len(inputs), (form,), seconds))
     return offers
 

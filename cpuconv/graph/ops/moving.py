@@ -10,7 +10,7 @@ from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import Arrays, Inputs, Op, like_first
 from cpuconv.graph.ops.views import blockable
 from cpuconv.kernels.binding.steps import Step
-from cpuconv.kernels.binding.tensor_view import BLOCKED_BF16, DENSE, DENSE_BF16, STRIDED
+from cpuconv.kernels.binding.tensor_view import BLOCKED, CHANNELS_LAST, DENSE, STRIDED
 from cpuconv.kernels.elementwise.converting import converted
 
 
@@ -23,12 +23,11 @@ def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     x = inputs[0]
     if 0 in x.shape:
         return []
-    blocks = target.blocks(x.dtype) if blockable(x) else ()
-    ways = [(STRIDED, DENSE), *((plain, block) for block in blocks for plain in (STRIDED, DENSE))]
-    ways += [(block, goal) for block in blocks for goal in (DENSE, *blocks)]
-    ways += [(form, DENSE_BF16) for form in (DENSE, STRIDED, *blocks) if BLOCKED_BF16 in target.blocks(x.dtype)]
+    plain = (DENSE, CHANNELS_LAST, BLOCKED) if blockable(x) else (DENSE,)
+    goals = [form for each in plain for form in target.forms(each, x.dtype)]
+    sources = [*goals, *target.forms(STRIDED, x.dtype)]
     seconds = target.moving(2 * x.nbytes)
-    return [Offer((source,), (goal,), seconds) for source, goal in ways]
+    return [Offer((source,), (goal,), seconds) for source in sources for goal in goals if source != goal]
 
 
 def _lower(call: Call) -> list[Step]:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from cpuconv.conv.choice.target import Target
-from cpuconv.elements import BF16, F32, S8, U8
+from cpuconv.elements import S8, U8
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import Inputs
 from cpuconv.kernels.axis.lines import Axes, line_steps
 from cpuconv.kernels.binding.steps import Step
-from cpuconv.kernels.binding.tensor_view import BLOCKED, BLOCKED_BF16, DENSE, FLOAT32, TensorView, blocked_shape
+from cpuconv.kernels.binding.tensor_view import BLOCKED, DENSE, FLOAT32, TensorView, blocked_shape, stored_as
 from cpuconv.kernels.windows.spatial import planes_step
 
 
@@ -47,7 +48,7 @@ def blocked_offer(
 
 def stored(form: str) -> int:
     """Bytes per element of a float tensor in this form."""
-    return BF16.bytes if form == BLOCKED_BF16 else F32.bytes
+    return stored_as(form, FLOAT32).itemsize
 
 
 def plane_offers(node: Node, inputs: Inputs, y: Value, target: Target) -> list[Offer]:
@@ -67,7 +68,7 @@ def lower_planes(call: Call, fold: str, mean: bool) -> list[Step]:
 
 
 def rowwise_offers(node: Node, operands: Inputs, operations: int, target: Target, parameters: int = 0) -> list[Offer]:
-    """Single offer of an operator along rows of the first operand, dense: float32, or 8-bit by the node's scales.
+    """Offers of an operator along rows of the first operand, dense: float32, bfloat16, or 8-bit by the node's scales.
 
     `operations` is the number of vector operations per element, `parameters` the number of inputs after the operands.
     """
@@ -77,11 +78,14 @@ def rowwise_offers(node: Node, operands: Inputs, operations: int, target: Target
         return []
     if any(value.dtype != FLOAT32 for value in others) or any(0 in v.shape or not v.shape for v in (x, *others)):
         return []
-    size = math.prod(x.shape)
-    moved = x.dtype.itemsize + node["y"].itemsize if quantised else 2 * F32.bytes
-    seconds = target.moving(size * moved) + target.computing(operations * size)
-    forms = tuple(DENSE if value is not None else "" for value in operands)
-    return [Offer(forms + ("",) * parameters, (DENSE,), seconds)]
+    size, ways = math.prod(x.shape), (DENSE,) if quantised else target.forms(DENSE)
+    rest = tuple(DENSE if value is not None else "" for value in operands[1:]) + ("",) * parameters
+    offers = []
+    for read, written in itertools.product(ways, ways):
+        moved = x.dtype.itemsize + node["y"].itemsize if quantised else stored(read) + stored(written)
+        seconds = target.moving(size * moved) + target.computing(operations * size)
+        offers.append(Offer((read, *rest), (written,), seconds))
+    return offers
 
 
 def lower_rowwise(

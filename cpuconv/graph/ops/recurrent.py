@@ -296,7 +296,7 @@ def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     lie = [DENSE if value is not None else "" for value in inputs[5 : 5 + cell.states]]
     forms = ("", "", "", "" if whole else DENSE, *lie, "")[: len(inputs) - 1]
     made = []
-    for products in (in_own_layouts(each, target) for each in of_rows(problem, target)):
+    for products in (in_own_layouts(each, target) for each in of_rows(problem, target, (F32,))):
         first = DENSE_BF16 if products.problem.types.x == BF16 else DENSE
         detail = StateProducts(**vars(products), state=product.name if product else "")
         made.append(Offer((first, *forms), (DENSE,) * (1 + cell.states), products.seconds + step * length, detail))

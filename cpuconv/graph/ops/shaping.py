@@ -5,6 +5,7 @@ Source: ONNX operators of these names.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -32,7 +33,7 @@ from cpuconv.graph.ops.base import (
 from cpuconv.graph.ops.traits import Int8, Movement, Sign
 from cpuconv.graph.ops.views import blockable, view_offers
 from cpuconv.kernels.binding.steps import Ref, Step
-from cpuconv.kernels.binding.tensor_view import BLOCKED, DENSE, FLOAT32, STRIDED, TensorView, stored_as
+from cpuconv.kernels.binding.tensor_view import BLOCKED, CHANNELS_LAST, DENSE, FLOAT32, STRIDED, TensorView, stored_as
 from cpuconv.kernels.copies.moving import move_tensor
 from cpuconv.kernels.copies.tensor_views import broadcast, permuted, reshaped, unpermuted
 from cpuconv.kernels.elementwise.converting import converted
@@ -175,9 +176,12 @@ def _reshapes(rule: Infer) -> Offers:
 
     def offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
         x, shape = inputs[0], _sizes(rule(node, inputs)[0])
-        ways = [(DENSE, DENSE)]
+        kept = [DENSE]
         if _splits_axes(x.shape, shape):
-            ways.append((STRIDED, STRIDED))
+            kept.append(STRIDED)
+        if target.channels_last and len(x.shape) in (3, 4) and len(shape) in (3, 4) and x.shape[:2] == shape[:2]:
+            kept.append(CHANNELS_LAST)
+        ways = [(form, form) for plain in kept for form in target.forms(plain, x.dtype)]
         for form in target.blocks(x.dtype) if blockable(x) else ():
             dtype = stored_as(form, x.dtype)
             place = reshaped(TensorView.blocked(Ref("x"), x.shape, target.block(dtype), None, dtype), shape)
@@ -194,8 +198,9 @@ def _view_reshaped(node: Node, places: Sequence[Any], values: Sequence[Any]) -> 
 
 
 def _offer_same(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
-    blocks = target.blocks(inputs[0].dtype) if blockable(inputs[0]) else ()
-    return view_offers(inputs, [(form, form) for form in (DENSE, STRIDED, *blocks)])
+    kept = (DENSE, STRIDED, BLOCKED) if blockable(inputs[0]) else (DENSE, STRIDED)
+    forms = (form for plain in kept for form in target.forms(plain, inputs[0].dtype))
+    return view_offers(inputs, [(form, form) for form in forms])
 
 
 def _offer_cast(rule: Infer) -> Offers:
@@ -222,7 +227,7 @@ def _view_same(node: Node, places: Sequence[Any], values: Sequence[Any]) -> list
 
 
 def _offer_expand(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
-    return view_offers(inputs, [(STRIDED, STRIDED)])
+    return view_offers(inputs, [(form, form) for form in target.forms(STRIDED, inputs[0].dtype)])
 
 
 def _view_expanded(node: Node, places: Sequence[Any], values: Sequence[Any]) -> list[TensorView]:
@@ -243,13 +248,24 @@ def keeps_order(node: Node, shape: Sequence[int]) -> bool:
     return moved == sorted(moved)
 
 
+def channels_moved(node: Node, rank: int) -> list[str]:
+    """Where a Transpose moves channels: from the second axis to the "last", from the last to the "second", or both."""
+    orders = {"last": [0, *range(2, rank), 1], "second": [0, rank - 1, *range(1, rank - 1)]}
+    return [place for place, order in orders.items() if rank > 2 and order == axis_order(node, rank)]
+
+
 _PERMUTE_FACTOR = 3.0  # time of a permuting copy out of blocks relative to a plain copy, measured in networks
 
 
 def _offer_transpose(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     """Offer a view, or a copy out of channel blocks."""
     x = inputs[0]
-    offers = view_offers(inputs, [(STRIDED, STRIDED), *([(DENSE, DENSE)] if keeps_order(node, x.shape) else [])])
+    ways = [(STRIDED, STRIDED), *([(DENSE, DENSE)] if keeps_order(node, x.shape) else [])]
+    if target.channels_last and len(x.shape) in (3, 4):
+        turned = {"last": (CHANNELS_LAST, DENSE), "second": (DENSE, CHANNELS_LAST)}
+        ways += [turned[place] for place in channels_moved(node, len(x.shape))]
+    typed = (zip(*(target.forms(form, x.dtype) for form in way), strict=True) for way in ways)
+    offers = view_offers(inputs, itertools.chain(*typed))
     seconds = _PERMUTE_FACTOR * target.moving(2 * x.nbytes)
     return offers + ([Offer((BLOCKED,), (DENSE,), seconds)] if blockable(x) else [])
 

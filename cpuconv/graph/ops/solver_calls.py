@@ -12,22 +12,25 @@ from cpuconv.elements import BF16, S8
 from cpuconv.graph.ir import Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.kernels.binding.steps import Operands, Step
-from cpuconv.kernels.binding.tensor_view import BLOCKED, BLOCKED_BF16, DENSE, DENSE_BF16, STRIDED, TensorView
+from cpuconv.kernels.binding.tensor_view import BLOCKED, DENSE, DENSE_BF16, IN_BF16, STRIDED, TensorView
 from cpuconv.problem.quantization import Quantization
 
-_PLAIN_FORMS = {"NCHW": (STRIDED, DENSE), "NHWC": (DENSE, DENSE)}  # form to read and form to write, in plain layouts
-_PLAIN_BF16_FORMS = {"NCHW": DENSE_BF16, "NHWC": DENSE_BF16}  # form to read
 
+def offer(way: LayoutCandidate, inputs: Sequence[Value | None], last: str = DENSE) -> Offer:
+    """Make an offer for operands in the order of Conv: input, weights, bias, residual (in the form of the output).
 
-def offer(way: LayoutCandidate, inputs: Sequence[Value | None]) -> Offer:
-    """Make an offer for operands in the order of Conv: input, weights, bias, residual (in the form of the output)."""
-    types = way.problem.types
-    first, _ = _PLAIN_FORMS.get(way.problem.in_layout, (BLOCKED, BLOCKED))
-    added, result = _PLAIN_FORMS.get(way.problem.out_layout, (BLOCKED, BLOCKED))
-    first = _PLAIN_BF16_FORMS.get(way.problem.in_layout, BLOCKED_BF16) if types.x == BF16 else first
-    added, result = (BLOCKED_BF16, BLOCKED_BF16) if types.y == BF16 else (added, result)
+    `last`: the form of tensors in NHWC; rows of a matrix are dense.
+    """
+    problem = way.problem
+    plain = {"NCHW": (STRIDED, DENSE), "NHWC": (last, last)}  # form to read and form to write
+    first, _ = plain.get(problem.in_layout, (BLOCKED, BLOCKED))
+    added, result = plain.get(problem.out_layout, (BLOCKED, BLOCKED))
+    if problem.types.x == BF16:
+        first = DENSE_BF16 if first == STRIDED else IN_BF16[first]
+    if problem.types.y == BF16:
+        added, result = IN_BF16[added], IN_BF16[result]
     computed = inputs[1] is not None and inputs[1].array is None
-    forms = (first, DENSE if computed else "", "", added if way.problem.residual else "")
+    forms = (first, DENSE if computed else "", "", added if problem.residual else "")
     return Offer(forms[: len(inputs)], (result,), way.seconds, way)
 
 

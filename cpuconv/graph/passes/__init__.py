@@ -12,6 +12,7 @@ from cpuconv.graph.ir import Graph
 from cpuconv.graph.passes import (
     affine,
     attention,
+    channel_mixing,
     convolutions,
     deformable,
     elementwise,
@@ -44,6 +45,7 @@ PASSES = {
     for each in (
         affine.run,
         attention.run,
+        channel_mixing.run,
         convolutions.run,
         deformable.run,
         elementwise.run,

@@ -106,4 +106,4 @@ def _rule(graph: Graph, node: Node) -> Rewrite | None:
 
 # A QuantizeLinear may be behind the operators that an integer layer takes.
 RULES = dict.fromkeys(names_of(lambda op: op.has_epilogue), _rule)
-run = Pass("epilogues", __doc__, (RULES,), needs=("common", "transposed"), undoes=("quantised",))
+run = Pass("epilogues", __doc__, (RULES,), needs=("channel_mixing", "common", "transposed"), undoes=("quantised",))

@@ -13,6 +13,9 @@ from __future__ import annotations
 from typing import Any
 
 from baselib.data_classes import dataclass
+from cpuconv.elements import F32 as F32_ELEMENT
+from cpuconv.elements import Element
+from cpuconv.isa.typed import store_float
 from cpuconv.isa.vector import F32, I32, I64, Vector
 from cpuconv.kernels.axis.axis_driver import call_work
 from cpuconv.kernels.copies.rounding import call_round_rows
@@ -41,9 +44,10 @@ ZERO_ROWS = {"": 0, "hidden": 1, "nan": 2**32 - _INFINITY}
 
 @dataclass(frozen=True)
 class RowsTile:
-    """Tile of `scale_rows`."""
+    """Tile of `scale_rows`: the vector width, and the type of the results."""
 
     lanes: int
+    y: Element = F32_ELEMENT
 
 
 @MicroKernel
@@ -75,17 +79,17 @@ def scale_rows(
         zero = builder.icmp_unsigned("<", builder.sub(bits, I64(_INFINITY)), zeroed)
         zeros, factor = vec.constant(0.0), vec.splat(factor)
 
-        def scaled(index: Any) -> tuple[Any, Any]:
-            at = builder.mul(index, I64(vec.size))
-            made = vec.mul(vec.load(vec.offset(source, at)), factor)
-            return builder.select(zero, zeros, made), vec.offset(target, at)
+        def scale(index: Any, mask: Any = None) -> None:
+            value = vec.mul(vec.load(vec.offset(source, builder.mul(index, I64(vec.size)))), factor)
+            place = vec.offset(target, builder.mul(index, I64(vec.lanes * tile.y.bytes)))
+            store_float(vec, tile.y, builder.select(zero, zeros, value), place, mask)
 
         def whole(index: Any, values: list[Any]) -> list[Any]:
-            vec.store(*scaled(index))
+            scale(index)
             return values
 
         repeat(vec, I64(0), last, [], whole)
-        vec.store_masked(*scaled(last), mask)
+        scale(last, mask)
 
     loop(builder, 0, rows, one)
 

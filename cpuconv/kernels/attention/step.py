@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from baselib.data_classes import dataclass
-from cpuconv.elements import BF16, F32
+from cpuconv.elements import BF16, F32, Element
 from cpuconv.isa import Isa
 from cpuconv.kernels.attention.driver import ZERO_ROWS, AttentionTile, RowsTile, attention, scale_rows
 from cpuconv.kernels.axis.axis_emitter import AxisTile
@@ -28,6 +28,7 @@ from cpuconv.kernels.products.closed.closed_set import closed_step
 from cpuconv.kernels.products.matmul_pairs import bf16_instruction
 from cpuconv.kernels.products.matrices import Matrices, byte_offsets
 from cpuconv.kernels.products.panels import (
+    COPIED,
     PAIRED_COLUMNS,
     PAIRED_ROWS,
     ROUNDED,
@@ -62,6 +63,8 @@ class AttentionProblem:
     y: Matrices
     scale: float = 1.0
     zero_rows: str = ""  # which rows are zero: a key of `ZERO_ROWS`
+    x_type: Element = F32  # of queries, keys and values
+    y_type: Element = F32
 
     @classmethod
     def of(
@@ -73,7 +76,8 @@ class AttentionProblem:
         (rows, depth), (keys, width) = q.shape[-2:], v.shape[-2:]
         of = functools.partial(Matrices.of, rank=len(stack))
         hidden = None if mask is None else _broadcast_rows(of(mask, row=len(mask.shape) > 1), mask)
-        return cls(stack, rows, keys, depth, width, of(q), of(k), of(v), hidden, of(y), scale, zero_rows)
+        types = q.element, y.element
+        return cls(stack, rows, keys, depth, width, of(q), of(k), of(v), hidden, of(y), scale, zero_rows, *types)
 
     @property
     def offsets(self) -> Any:
@@ -120,7 +124,8 @@ def seconds(processor: Processor, problem: AttentionProblem, rounded: bool = Fal
     each = best_tile(isa, block, divide(depth, pair), keys)[0] + best_tile(isa, block, divide(keys, pair), width)[0]
     each += block * vectors * _WEIGHT_CYCLES + _BLOCK_CYCLES
     packed = _PACK_CYCLES * (depth * vectors + keys * divide(width, isa.lanes))
-    moved = items * F32.bytes * (rows * (depth + width) + keys * (depth + width))
+    read, written = rows * depth + keys * (depth + width), rows * width
+    moved = items * (problem.x_type.bytes * read + problem.y_type.bytes * written)
     cycles = items * (blocks * each + packed)
     return machine().seconds(cycles, processor.threads) + processor.moving(moved)
 
@@ -129,7 +134,10 @@ def bf16_product(isa: Isa, problem: AttentionProblem) -> MacInstruction | None:
     """The instruction that multiplies pairs of bfloat16; None: there is none, or strides of keys or values are not
     those of contiguous rows or columns.
     """
-    if None in (paired_packing(each.row, each.column) for each in (problem.k, problem.v)):
+    size = problem.x_type.bytes
+    if None in (paired_packing(each.row, each.column, size) for each in (problem.k, problem.v)):
+        return None
+    if problem.x_type != F32 and problem.q.column != size or problem.y_type != F32 and problem.y.column != BF16.bytes:
         return None
     return bf16_instruction(isa)
 
@@ -176,8 +184,8 @@ def attention_step(processor: Processor, space: Space, problem: AttentionProblem
     softmax = AxisTile(lanes, VECTORS, "Attention", False, registers, shift=mask is not None, y=result)
     args: Args = {
         "softmax": line_kernel(softmax, divide(keys, lanes), isa),
-        "scale_rows": MicroRef(scale_rows, RowsTile(lanes)),
-        "round_rows": MicroRef(round_rows, RoundTile(lanes)) if rounded else 0,
+        "scale_rows": MicroRef(scale_rows, RowsTile(lanes, problem.y_type)),
+        "round_rows": MicroRef(round_rows, RoundTile(lanes, problem.x_type)) if rounded else 0,
         "q": q.ref,
         "k": k.ref,
         "v": v.ref,
@@ -230,12 +238,12 @@ def _tile(problem: AttentionProblem, lanes: int, rounded: bool) -> AttentionTile
     """How operands are packed, and the output is stored."""
     q, k, v = problem.q, problem.k, problem.v
     if rounded:
-        keys, values = (paired_packing(each.row, each.column) for each in (k, v))
+        keys, values = (paired_packing(each.row, each.column, problem.x_type.bytes) for each in (k, v))
         assert keys is not None and values is not None
     else:
         keys, values = (panel_packing(each.row, each.column) for each in (k, v))
-    queries = ROUNDED if rounded and q.column == F32.bytes else panel_packing(q.row, q.column)
-    output = panel_packing(problem.y.row, problem.y.column)
+    queries = ROUNDED if rounded and q.column == problem.x_type.bytes else panel_packing(q.row, q.column)
+    output = COPIED if problem.y_type != F32 else panel_packing(problem.y.row, problem.y.column)
     return AttentionTile(lanes, queries, keys, values, output, rounded)
 
 

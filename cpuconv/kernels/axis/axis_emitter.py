@@ -11,8 +11,8 @@ from typing import Any
 
 from baselib.data_classes import dataclass
 from baselib.locks import lazy
-from cpuconv.elements import BF16, Element
 from cpuconv.elements import F32 as FLOATS
+from cpuconv.elements import Element
 from cpuconv.isa.typed import load_as_float, store_float, store_int
 from cpuconv.isa.vector import F32, I32, I64, Vector
 from cpuconv.kernels.elementwise.functions import Math
@@ -56,7 +56,7 @@ class AxisTile:
     shift : bool
         Whether normalisations add a bias, and attention a mask.
     x, y : Element
-        Types of input and output: float32, or quantised int8 or uint8; weights of attention may be bfloat16.
+        Types of input and output: float32, bfloat16, or quantised int8 or uint8.
     """
 
     lanes: int
@@ -72,8 +72,8 @@ class AxisTile:
 
     @property
     def scratch(self) -> int:
-        """Bytes of float32 scratch per element of a line, if an integer output loses intermediate values; else 0."""
-        if self.registers or not self.y.integer or self.operation != "Softmax":
+        """Bytes of float32 scratch per element of a line, if a narrow output loses intermediate values; else 0."""
+        if self.registers or self.y == FLOATS or self.operation != "Softmax":
             return 0
         return FLOATS.bytes * (self.lanes * self.vectors if self.across else 1)
 
@@ -102,10 +102,14 @@ class Bytes:
 
 
 class Narrow:
-    """Floating-point elements narrower than float32, which are only written."""
+    """Floating-point elements narrower than float32."""
 
     def __init__(self, vec: Vector, element: Element) -> None:
         self._vec, self._element = vec, element
+
+    def load(self, address: Any, mask: Any) -> Any:
+        """Load and widen a vector; lanes outside the mask are zero."""
+        return load_as_float(self._vec, self._element, address, mask)
 
     def store(self, value: Any, address: Any, mask: Any) -> None:
         """Round float32 and store."""
@@ -123,7 +127,7 @@ class At:
     column: int
     mask: Any  # None: all lanes
     registers: dict[Any, Any] | None = None  # values in registers by address: loaded, or not stored yet
-    read: Bytes | None = None  # dequantises x; None: x is float32
+    read: Bytes | Narrow | None = None  # converts x; None: x is float32
     written: Bytes | Narrow | None = None
     scratch_address: Any = None  # address of scratch for float32 values; None: at y
 
@@ -191,13 +195,16 @@ class AxisLoops:
     scratch: Any
 
     @lazy
-    def ends(self) -> tuple[Bytes | None, Bytes | Narrow | None]:
+    def ends(self) -> tuple[Bytes | Narrow | None, Bytes | Narrow | None]:
         """Conversions of input and output; None: float32."""
-        x, y = (
-            Bytes(self.vec, element, self.vec.offset(self.numbers, 8 * at)) if element.integer else None
-            for at, element in enumerate((self.tile.x, self.tile.y))
-        )
-        return x, Narrow(self.vec, BF16) if self.tile.y == BF16 else y
+        x, y = (self._end(at, element) for at, element in enumerate((self.tile.x, self.tile.y)))
+        return x, y
+
+    def _end(self, at: int, element: Element) -> Bytes | Narrow | None:
+        if element == FLOATS:
+            return None
+        integer = element.integer
+        return Bytes(self.vec, element, self.vec.offset(self.numbers, 8 * at)) if integer else Narrow(self.vec, element)
 
     def spot(self, start: Any, element: Element, index: Any) -> Any:
         """Address of vector number `index` of contiguous elements."""
@@ -332,8 +339,7 @@ class AxisLoops:
             store_int(Vector(vec.builder, 1), self.tile.y, one, self.y, fits=True)
             return
         if not self.tile.across:
-            scalar = vec.builder.extract_element(values[0], I32(0))
-            vec.builder.store(scalar, vec.builder.bitcast(self.y, F32.as_pointer()))
+            store_float(Vector(vec.builder, 1), self.tile.y, vec.builder.extract_element(values[0], I32(0)), self.y)
             return
         mask = first_lanes(vec, self.valid) if self.tile.masked else None
         for j, value in enumerate(values):

@@ -1,10 +1,11 @@
 """Tensors of a network in memory: address, shape and strides, as kernels take them.
 
-A tensor has one of five forms. `DENSE`: C-contiguous. `STRIDED`: a view of plain memory, any strides. `BLOCKED`: the
+A tensor has one of eight forms. `DENSE`: C-contiguous. `STRIDED`: a view of plain memory, any strides.
+`CHANNELS_LAST`: a tensor (N, C, H, W) or (N, C, W) whose memory is contiguous in the order (N, H, W, C). `BLOCKED`: the
 instruction set's channel blocks, physical axes (n, channel block, h, w, lane), for tensors (N, C, H, W), and (N, C, W)
 with h = 1; lanes without a channel are zero. Images of a blocked tensor may be apart, as in a slice of the channels of
-a larger tensor; its other axes are contiguous. `DENSE_BF16` and `BLOCKED_BF16`: like these, each float32 rounded to
-bfloat16; a block has as many channels as fill a vector.
+a larger tensor; its other axes are contiguous. `IN_BF16` has the same forms with each float32 rounded to bfloat16; a
+block then has as many channels as fill a vector.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from cpuconv.problem.integers import divide
 from layouts import Strides
 
 DENSE, STRIDED, BLOCKED = "dense", "strided", "blocked"
-DENSE_BF16, BLOCKED_BF16 = "dense bf16", "blocked bf16"
-"""Forms of a tensor; for an operand of an offer, the forms that it accepts (`STRIDED` accepts `DENSE` too)."""
+CHANNELS_LAST = "channels last"
+IN_BF16 = {form: f"{form} bf16" for form in (DENSE, STRIDED, BLOCKED, CHANNELS_LAST)}
+DENSE_BF16, STRIDED_BF16, BLOCKED_BF16, CHANNELS_LAST_BF16 = IN_BF16.values()
+"""Forms of a tensor; for an operand of an offer, the forms that it accepts (`STRIDED` accepts all plain forms)."""
 
 FLOAT32, BFLOAT16 = F32.dtype, BF16.outside
 
@@ -77,14 +80,23 @@ class TensorView:
 
     @lazy
     def format(self) -> str:
-        """`DENSE`, `STRIDED`, `BLOCKED`, `DENSE_BF16` or `BLOCKED_BF16`."""
-        if self.block > 1:
-            return BLOCKED_BF16 if self.dtype == BFLOAT16 else BLOCKED
+        """`DENSE`, `STRIDED` or `BLOCKED`, or one of these in bfloat16; a channels-last tensor is strided."""
         dense = contiguous_strides(self.shape, self.dtype.itemsize)
-        same = all(a == b for a, b, size in zip(self.strides, dense, self.shape, strict=True) if size > 1)
-        if same or 0 in self.shape:
-            return DENSE_BF16 if self.dtype == BFLOAT16 else DENSE
-        return STRIDED
+        form = BLOCKED if self.block > 1 else STRIDED
+        if form == STRIDED and (
+            0 in self.shape
+            or all(a == b for a, b, size in zip(self.strides, dense, self.shape, strict=True) if size > 1)
+        ):
+            form = DENSE
+        return IN_BF16[form] if self.dtype == BFLOAT16 else form
+
+    @classmethod
+    def channels_last(
+        cls, ref: Ref, shape: Sequence[int], dtype: np.dtype = FLOAT32, array: np.ndarray | None = None
+    ) -> TensorView:
+        """Make a tensor in contiguous memory, with the channels of a pixel adjacent, at `ref`."""
+        image, *rest = contiguous_strides((shape[0], *shape[2:], shape[1]), dtype.itemsize)
+        return cls(ref, tuple(shape), (image, rest[-1], *rest[:-1]), 1, dtype, array)
 
     @property
     def number(self) -> np.dtype:
@@ -121,7 +133,7 @@ class TensorView:
 
 def stored_as(form: str, dtype: np.dtype) -> np.dtype:
     """Type of a tensor's elements in memory, in a form."""
-    return BFLOAT16 if form in (DENSE_BF16, BLOCKED_BF16) else dtype
+    return BFLOAT16 if form in IN_BF16.values() else dtype
 
 
 def in_words(place: TensorView) -> TensorView:

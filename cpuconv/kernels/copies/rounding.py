@@ -1,12 +1,12 @@
-"""Round rows of float32 to bfloat16, for dot-product instructions that take pairs of them."""
+"""Round rows of float32 to bfloat16, for dot-product instructions that take pairs of them, or copy bfloat16."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from baselib.data_classes import dataclass
-from cpuconv.elements import BF16, F32
-from cpuconv.isa.typed import store_float
+from cpuconv.elements import BF16, F32, Element
+from cpuconv.isa.typed import load_narrow, store_float, store_narrow
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.emit.fold import repeat
 from cpuconv.kernels.emit.loop import loop
@@ -22,16 +22,17 @@ BF16_TYPES = Types(BF16, BF16, F32, F32)
 
 @dataclass(frozen=True)
 class RoundTile:
-    """Tile of the rounding kernel; only the vector width selects the code."""
+    """Tile of the rounding kernel: the vector width, and the type of the rows, float32 or bfloat16."""
 
     lanes: int
+    x: Element = F32
 
 
 @MicroKernel
 def round_rows(
     tile: RoundTile, builder: ir.IRBuilder, x: Any, x_step: Any, depth: Any, rows: Any, y: Any, y_step: Any
 ) -> None:
-    """Round `rows` (at least one) rows of `depth` float32 at x to bfloat16 at y, padded with zeros to whole vectors.
+    """Round `rows` (at least one) rows of `depth` elements at x to bfloat16 at y, padded with zeros to whole vectors.
 
     `x_step` and `y_step` are bytes between rows.
     """
@@ -43,18 +44,24 @@ def round_rows(
         target = vec.offset(vec.pointer(y), builder.mul(index, y_step))
 
         def places(number: Any) -> tuple[Any, Any]:
-            source, goal = (builder.mul(number, I64(vec.lanes * element.bytes)) for element in (F32, BF16))
+            source, goal = (builder.mul(number, I64(vec.lanes * element.bytes)) for element in (tile.x, BF16))
             return vec.offset(start, source), vec.offset(target, goal)
 
-        def vector(number: Any, _: list[Any]) -> list[Any]:
+        def moved(number: Any, mask: Any = None) -> None:
             source, goal = places(number)
-            store_float(vec, BF16, vec.load(source), goal)
+            value = load_narrow(vec, tile.x, source, mask)
+            if tile.x == BF16:
+                store_narrow(vec, BF16, value, goal)
+            else:
+                store_float(vec, BF16, value, goal)
+
+        def vector(number: Any, _: list[Any]) -> list[Any]:
+            moved(number)
             return []
 
         repeat(vec, I64(0), whole, [], vector)
         with builder.if_then(builder.icmp_signed("!=", left, I64(0))):
-            source, goal = places(whole)
-            store_float(vec, BF16, vec.load_masked(source, first_lanes(vec, left)), goal)
+            moved(whole, first_lanes(vec, left))
 
     loop(builder, 0, rows, row)
 

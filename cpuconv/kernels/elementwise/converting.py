@@ -2,33 +2,42 @@
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
 
+import numpy as np
+
+from cpuconv.elements import OF_DTYPE
 from cpuconv.kernels.binding.processor import Processor
-from cpuconv.kernels.binding.steps import Space, Step
+from cpuconv.kernels.binding.steps import Ref, Space, Step
 from cpuconv.kernels.binding.tensor_view import FLOAT32, TensorView
 from cpuconv.kernels.copies.moving import move_tensor
-from cpuconv.kernels.elementwise.driver import elementwise_steps
+from cpuconv.kernels.elementwise.driver import crossed, elementwise_steps
 from cpuconv.kernels.elementwise.expression import Operand
 
 
 def converted(processor: Processor, space: Space, x: TensorView, y: TensorView) -> list[Step]:
     """Make the calls that copy one tensor to another of the same shape, with conversion of floating-point types.
 
-    Both have one dtype, or float32 and bfloat16. bfloat16 must be blocked; as a destination it may also be dense.
+    Both have one dtype, or float32 and bfloat16.
     """
     if x.dtype == y.dtype:
         return move_tensor(processor, space, x, y)
-    if (x.block > 1) == (y.block > 1):
+    if (x.block > 1) == (y.block > 1) and not crossed(x, y, processor.isa.lanes):
         return elementwise_steps(processor, Operand(0), y, [x])
-    if y.block == 1 and y.dtype != FLOAT32:
-        plain = TensorView.plain(space.reserve(math.prod(x.shape) * FLOAT32.itemsize), x.shape)
-        return [*converted(processor, space, x, plain), *converted(processor, space, plain, y)]
-    wide = [place for place in (x, y) if place.block > 1]  # the plain one is float32
-    between = TensorView.blocked(space.reserve(_bytes(wide[0], processor)), x.shape, processor.isa.lanes)
-    return [*converted(processor, space, x, between), *converted(processor, space, between, y)]
+    if x.block > 1 and x.dtype != FLOAT32:
+        between = _reserved(processor, space, x, y.dtype)
+        return [*elementwise_steps(processor, Operand(0), between, [x]), *move_tensor(processor, space, between, y)]
+    between = _reserved(processor, space, y, x.dtype)
+    return [*move_tensor(processor, space, x, between), *elementwise_steps(processor, Operand(0), y, [between])]
 
 
-def _bytes(place: TensorView, processor: Processor) -> int:
-    """Bytes of the tensor in blocks of float32."""
-    return TensorView.blocked(place.ref, place.shape, processor.isa.lanes).size
+def _reserved(processor: Processor, space: Space, like: TensorView, dtype: np.dtype) -> TensorView:
+    """Reserve workspace for a tensor of another type with the order of another one's axes."""
+    if like.block > 1:
+        block = processor.isa.block(OF_DTYPE[dtype])
+        sized = TensorView.blocked(Ref(""), like.shape, block, None, dtype)
+    elif len(like.shape) in (3, 4) and like.shape[1] > 1 and like.strides[1] == like.dtype.itemsize:
+        sized = TensorView.channels_last(Ref(""), like.shape, dtype)
+    else:
+        sized = TensorView.plain(Ref(""), like.shape, dtype)
+    return replace(sized, ref=space.reserve(sized.size))

@@ -233,13 +233,16 @@ class _Nest:
         lane = self.tile.accesses[0].lane
         if element.integer:
             value = vec.nearest_int(vec.clip(value, *bounds(element)))
-        if element.integer and lane is None:
+        if element != F32 and lane is None:
             place, there = self._lane(0, address, present), I64(vec.lanes) if present is None else present
             for i in reversed(range(vec.lanes)):  # missing lanes are written to the first one's address, before it
                 one = builder.extract_element(value, I64(i))
                 first = builder.extract_element(value, I64(0))
                 one = builder.select(builder.icmp_signed("<", I64(i), there), one, first)
-                store_int(Vector(builder, 1), element, one, place(i), fits=True)
+                if element.integer:
+                    store_int(Vector(builder, 1), element, one, place(i), fits=True)
+                else:
+                    store_float(Vector(builder, 1), element, one, place(i))
         elif element.integer:
             mask = None if present is None else first_lanes(vec, present)
             store_int(vec, element, value, address, mask, fits=True)
@@ -298,8 +301,9 @@ def crossed(operand: TensorView, output: TensorView, lanes: int) -> bool:
     if operand.block > 1 or output.block > 1:
         return False
     *outer, inner = loop_nests(output, [operand], lanes)[0].axes
-    beside = any(axis.steps[1] == F32.bytes and axis.size >= lanes for axis in outer)
-    return inner.steps[0] == F32.bytes and inner.size >= lanes and inner.steps[1] not in (0, F32.bytes) and beside
+    written, read = output.dtype.itemsize, operand.dtype.itemsize
+    beside = any(axis.steps[1] == read and axis.size >= lanes for axis in outer)
+    return inner.steps[0] == written and inner.size >= lanes and inner.steps[1] not in (0, read) and beside
 
 
 def _word(value: int, known: Sequence[int]) -> int | None:

@@ -27,9 +27,11 @@ def panel_packing(row: int, column: int) -> int:
     return COPIED if column == 4 else TRANSPOSED if row == 4 else ANY
 
 
-def paired_packing(row: int, column: int) -> int | None:
-    """How to pack pairs of rounded rows of a float32 matrix; None: neither rows nor columns are contiguous."""
-    return PAIRED_ROWS if column == 4 else PAIRED_COLUMNS if row == 4 else None
+def paired_packing(row: int, column: int, size: int = 4) -> int | None:
+    """How to pack pairs of rounded rows of a matrix with elements of `size` bytes; None: neither rows nor columns are
+    contiguous.
+    """
+    return PAIRED_ROWS if column == size else PAIRED_COLUMNS if row == size else None
 
 
 @inline

@@ -56,6 +56,8 @@ class LaneTile:
     y: Element = F32
     sum: Element = F32
     words: GroupWords | None = None
+    xs: int = 0  # bytes between pixels of the input, if they are not those of a vector: channels last
+    ys: int = 0  # the same of the output
 
     @property
     def parts(self) -> int:
@@ -175,14 +177,15 @@ def lane_strip(
         column = builder.mul(index, I64(tile.cols))
         column = builder.select(builder.icmp_signed("<", column, high), column, high)
         source = builder.mul(column, I64(tile.stride[1]))
-        x_now = vec.pointer(builder.add(x, builder.mul(source, I64(vec.size))))
-        y_now = vec.pointer(builder.add(y, builder.mul(column, I64(vec.size))))
+        x_now = vec.pointer(builder.add(x, builder.mul(source, I64(tile.xs or vec.size))))
+        y_now = vec.pointer(builder.add(y, builder.mul(column, I64(tile.ys or vec.size))))
 
         def emit(columns: Columns) -> None:
             reads = x_now, xline, row, height, columns, zeros, kernel_rows, w
             emit_tile(tile, vec, _Memory(*reads, y_now, yline, bias, residual, rows))
 
-        emit_edge_and_inner(tile.edges, vec, builder.sub(source, pad_left), width, tile.wide, zeros, emit)
+        position = builder.sub(source, pad_left)
+        emit_edge_and_inner(tile.edges, vec, position, width, tile.wide, zeros, emit, tile.xs)
 
     loop(builder, 0, tiles, one)
 
@@ -235,7 +238,7 @@ def _load(tile: LaneTile, vec: Vector, memory: _Memory, start: Any, column: int)
 
 def _store(tile: LaneTile, vec: Vector, memory: _Memory, row: int, col: int, value: Any) -> None:
     builder = vec.builder
-    place = builder.add(builder.mul(memory.yline, I64(row)), I64(4 * vec.lanes * col))
+    place = builder.add(builder.mul(memory.yline, I64(row)), I64((tile.ys or vec.size) * col))
     target = vec.offset(memory.y, place)
     total = builder.fptosi(value, vec.int_type) if tile.sum.integer and not tile.words else value
     tile.epilogue.store(vec, total, tile.epilogue.load(vec, memory.bias), target, memory.residual)

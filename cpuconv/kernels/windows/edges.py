@@ -55,6 +55,7 @@ class Columns:
     vec: Vector
     zeros: Any
     masks: dict[int, Any]
+    pixel: int  # bytes between columns
 
     def skip_outside(self, column: int, sums: Sums, add: Callable[[Sums], None]) -> Sums:
         """Emit `add`, which changes the sums of a column; skip it at run time where the column is outside."""
@@ -76,7 +77,7 @@ class Columns:
     def address(self, start: Any, column: int) -> Any:
         """Address of a column in the window row at `start`."""
         vec, builder = self.vec, self.vec.builder
-        place = vec.offset(start, column * vec.size)
+        place = vec.offset(start, column * self.pixel)
         if column not in self.masks:
             return place
         apart = builder.sub(builder.ptrtoint(place, I64), builder.ptrtoint(self.zeros, I64))
@@ -84,7 +85,14 @@ class Columns:
 
 
 def emit_edge_and_inner(
-    edges: Edges, vec: Vector, position: Any, width: Any, wide: int, zeros: Any, emit: Callable[[Columns], None]
+    edges: Edges,
+    vec: Vector,
+    position: Any,
+    width: Any,
+    wide: int,
+    zeros: Any,
+    emit: Callable[[Columns], None],
+    pixel: int = 0,
 ) -> None:
     """Emit a tile's code, made by `emit`, twice: for windows that reach beyond the input, and for windows inside.
 
@@ -96,17 +104,20 @@ def emit_edge_and_inner(
         Columns of the window.
     zeros
         Address of a row of padding.
+    pixel
+        Bytes between columns; 0: those of a vector.
     """
-    builder = vec.builder
+    builder, pixel = vec.builder, pixel or vec.size
     outer = [column for column in range(wide) if column not in range(edges.left, wide - edges.right)]
     if edges.all_outside or not outer:
-        emit(Columns(vec, zeros, dict.fromkeys(outer, I64(0))))
+        emit(Columns(vec, zeros, dict.fromkeys(outer, I64(0)), pixel))
         return
     fits = builder.icmp_unsigned("<=", position, builder.sub(width, I64(wide)))
     fits = builder.and_(fits, builder.icmp_signed(">=", width, I64(wide)))
     with builder.if_else(fits, likely=True) as (inside, beyond):
         with inside:
-            emit(Columns(vec, zeros, {}))
+            emit(Columns(vec, zeros, {}, pixel))
         with beyond:
             exist = {at: builder.icmp_unsigned("<", builder.add(position, I64(at)), width) for at in outer}
-            emit(Columns(vec, zeros, {at: vec.opaque(builder.sext(each, I64)) for at, each in exist.items()}))
+            masks = {at: vec.opaque(builder.sext(each, I64)) for at, each in exist.items()}
+            emit(Columns(vec, zeros, masks, pixel))

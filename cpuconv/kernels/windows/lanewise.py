@@ -6,7 +6,8 @@ read from a row of zeros. Input in any other layout is first packed, with its pa
 workspace. A band has one channel block and one row block, and stays in L1 or L2.
 
 A unit has the channels of one vector of sums. With elements narrower than 32 bits, a block has several such vectors
-(`in_vectors`, `out_vectors`). Where padding is not zero, each worker fills a row with the padding value.
+(`in_vectors`, `out_vectors`). Where padding is not zero, each worker fills a row with the padding value. Channels-last
+tensors of whole vectors are channel blocks whose pixels are further apart.
 """
 
 from __future__ import annotations
@@ -100,8 +101,8 @@ def _strip(tile, args, x, y, w, bias, zeros, row):
 @kernel(
     "strip tile_height tile_width x y w bias residual zeros weight_bytes kernel_rows "
     "channels batch blocks block_step row_blocks row_step row_tiles column_tiles "
-    "height width in_height in_width stride_h stride_w pad_top pad_left reach x_image x_line y_image y_line y_vector "
-    "band band_step band_width inside x_block x_cb x_c x_h x_w fill zeros_step"
+    "height width in_height in_width stride_h stride_w pad_top pad_left pad_bytes reach x_image x_line y_image "
+    "y_line y_vector band band_step band_width inside x_block x_cb x_c x_h x_w fill zeros_step"
 )
 def lanewise(tile, worker, before, part, parts, args):
     """y = epilogue(depthwise or grouped convolution of x and w), blocked output; see the module."""
@@ -128,7 +129,7 @@ def lanewise(tile, worker, before, part, parts, args):
             )
             x = packed - source_row * args.x_line
         else:
-            x = args.x + image * args.x_image + block // tile.in_vectors * args.x_cb - args.pad_left * pixel
+            x = args.x + image * args.x_image + block // tile.in_vectors * args.x_cb - args.pad_bytes
             x += block % tile.in_vectors * (pixel // tile.in_vectors)
         for row_tile in range(row_tiles, next_row_tiles):
             _strip(tile, args, x, y, w, bias, zeros, min(row_tile * rows, args.height - rows))

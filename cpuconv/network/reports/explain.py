@@ -19,7 +19,7 @@ from cpuconv.network.running.executable import Executable
 from cpuconv.network.selection.decisions import name_of
 from cpuconv.network.selection.element_types import CONVERTS, types_of
 from cpuconv.network.selection.layout import LOWER_BOUND, NetworkPlan, NodePlan
-from cpuconv.network.selection.planning import CHEAPEST, seconds
+from cpuconv.network.selection.planning import CHEAPEST
 
 COPY = "Copy"
 REFERENCE, EVALUATOR = "reference", "evaluator"
@@ -92,8 +92,10 @@ class Explanation(Report):
         Number of copies that only change the form or type of a tensor.
     conversions : int
         Number of copies that change the type.
-    conversion_seconds : float
-        Modelled time of these, in seconds.
+    copied_bytes : int
+        Bytes that all copies read and write.
+    copy_share : float
+        Their share of the modelled time of all operators.
     arena_bytes : int
         Size of intermediate tensors, per caller.
     unshared_bytes : int
@@ -118,7 +120,8 @@ class Explanation(Report):
     made: list[tuple[str, str]]
     reorders: int
     conversions: int
-    conversion_seconds: float
+    copied_bytes: int
+    copy_share: float
     arena_bytes: int
     unshared_bytes: int
     raw_bytes: int
@@ -131,9 +134,11 @@ class Explanation(Report):
     @classmethod
     def of(cls, name: str, network_plan: NetworkPlan, executable: Executable, notes: Sequence[Note]) -> Explanation:
         """Explain a network that was planned and built."""
-        rows, conversions = [], []
+        rows = []
         names = {value: output for output, value in network_plan.outputs.items()}
         built = {name_of(operation.node_plan.node): operation.node_plan for operation in executable.operations}
+        copies = [operation for operation in executable.operations if operation.node_plan.node.op == COPY]
+        seconds = sum(operation.seconds for operation in executable.operations)
         for node in network_plan.nodes:
             node = built.get(name_of(node.node), node)  # a program may have other kernels than the plan
             shape = network_plan.graph.value(next(filter(None, node.node.outputs))).shape or ()
@@ -143,8 +148,6 @@ class Explanation(Report):
             row = label, node.node.op, types, forms(node), algorithm(node), decided_by(node), sizes, awaited(node)
             read, written = ([names.get(x, x) for x in side] for side in (node.node.inputs, node.node.outputs))
             rows.append(OperatorRow(*row, tuple(read), tuple(written)))
-            if node.node.op == COPY and CONVERTS in types:
-                conversions.append(seconds(node.offer))
         memory = executable.memory
         return cls(
             name=name,
@@ -153,8 +156,9 @@ class Explanation(Report):
             rewrites=[(note.rewrite, note.text) for note in notes],
             made=[(note.rewrite, _brief(note)) for note in notes if note.gained],
             reorders=sum(row.op == COPY for row in rows),
-            conversions=len(conversions),
-            conversion_seconds=sum(conversions),
+            conversions=sum(row.op == COPY and CONVERTS in row.types for row in rows),
+            copied_bytes=sum(operation.inputs + operation.outputs for operation in copies),
+            copy_share=sum(operation.seconds for operation in copies) / seconds if seconds else 0.0,
             arena_bytes=memory.arena,
             unshared_bytes=memory.unshared,
             raw_bytes=executable.raw_bytes,
@@ -191,10 +195,8 @@ class Explanation(Report):
         lines = [
             f"{self.name}: {sum(row.algorithm != 'view' for row in self.operators)} operators run, "
             f"{self.reorders} of them reorders"
-            + (
-                f", {self.conversions} to another type ({1e3 * self.conversion_seconds:.2f} ms by the models)"
-                * bool(self.conversions)
-            ),
+            + f", {self.conversions} to another type" * bool(self.conversions)
+            + f" ({_megabytes(self.copied_bytes)}, {self.copy_share:.1%} of the modelled time)" * bool(self.reorders),
             self._plans(),
             f"arena {_megabytes(self.arena_bytes)} (unshared {_megabytes(self.unshared_bytes)}), weights and other "
             f"constants {_megabytes(self.constant_bytes)} packed ({_megabytes(self.raw_bytes)} raw), workspace "

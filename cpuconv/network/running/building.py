@@ -16,7 +16,17 @@ from cpuconv.graph.lowering import Call, Lower, Offer
 from cpuconv.graph.ops.base import OPERAND_ERRORS, operand_error
 from cpuconv.kernels.binding.failure import FAILURE
 from cpuconv.kernels.binding.steps import Ref, Space, Step
-from cpuconv.kernels.binding.tensor_view import BLOCKED, BLOCKED_BF16, DENSE_BF16, TensorView, image_shape, stored_as
+from cpuconv.kernels.binding.tensor_view import (
+    BFLOAT16,
+    BLOCKED,
+    BLOCKED_BF16,
+    CHANNELS_LAST,
+    CHANNELS_LAST_BF16,
+    IN_BF16,
+    TensorView,
+    image_shape,
+    stored_as,
+)
 from cpuconv.memory.arenas import Arenas
 from cpuconv.memory.free_memory import check_bytes
 from cpuconv.memory.mapped_files import backing, owned_copy, release_pages
@@ -257,17 +267,18 @@ class Builder:
 
 def _values(places: Sequence[TensorView | None], forms: Sequence[str]) -> list[Value | None]:
     """The types that kernels read or write at these places; tensors stored as bfloat16 count as float32."""
-    halves = (DENSE_BF16, BLOCKED_BF16)
     return [
-        None if at is None else Value(at.shape, at.number if form in halves else at.dtype, at.array)
+        None if at is None else Value(at.shape, at.number if form in IN_BF16.values() else at.dtype, at.array)
         for at, form in zip(places, forms, strict=False)
     ]
 
 
 def _in_form(array: np.ndarray, form: str, target: Target) -> np.ndarray:
     """Convert a constant to the form that a node reads."""
+    dtype = stored_as(form, array.dtype)
+    elements = to_bfloat16(array) if dtype == BFLOAT16 != array.dtype else array
     if form in (BLOCKED, BLOCKED_BF16):
-        block = layouts.blocked(target.block(stored_as(form, array.dtype)))
-        elements = to_bfloat16(array) if form == BLOCKED_BF16 else array
-        return layouts.from_nchw(elements.reshape(image_shape(array.shape)), block)
-    return np.ascontiguousarray(array)
+        return layouts.from_nchw(elements.reshape(image_shape(array.shape)), layouts.blocked(target.block(dtype)))
+    return np.ascontiguousarray(
+        np.moveaxis(elements, 1, -1) if form in (CHANNELS_LAST, CHANNELS_LAST_BF16) else elements
+    )

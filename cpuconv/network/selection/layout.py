@@ -20,6 +20,7 @@ from cpuconv.graph.lowering import Offer
 from cpuconv.graph.ops.base import OPERAND_ERRORS, Op, operand_error
 from cpuconv.kernels.binding.signature import mismatch
 from cpuconv.kernels.binding.tensor_view import DENSE
+from cpuconv.network.selection.channels_last import channels_last_nodes
 from cpuconv.network.selection.decisions import Decision, Decisions, name_of
 from cpuconv.network.selection.float32_values import float32_values, keeps_float32
 from cpuconv.network.selection.planning import (
@@ -135,8 +136,8 @@ def lay_out(
         The member of `RULES` to use, as it was fastest in whole runs; None: the cheapest by the models.
     """
     followed, anew = _followed(graph, target, decisions, algorithms)
-    late = float32_values(graph, target)
-    offers = [followed.get(at) or offers_of(graph, node, target, late) for at, node in enumerate(graph.nodes)]
+    listed = _listed(graph, target)
+    offers = [followed.get(at) or listed(node) for at, node in enumerate(graph.nodes)]
     if decisions is not None and all(len(options) == 1 for options in offers):
         return _with_copies(graph, target, [offer for (offer,) in offers], "", "record", {}, anew)
     planner = Planner(graph, offers, target)
@@ -150,8 +151,7 @@ def lay_out(
 
 def plans(graph: Graph, target: Target) -> list[NetworkPlan]:
     """The distinct layout plans of all `PLANS`, the cheapest by the models first; of equal ones the first."""
-    late = float32_values(graph, target)
-    planner = Planner(graph, [offers_of(graph, node, target, late) for node in graph.nodes], target)
+    planner = Planner(graph, [*map(_listed(graph, target), graph.nodes)], target)
     made: dict[tuple[int, ...], NetworkPlan] = {}
     for name, select in PLANS.items():
         picked = select(planner)
@@ -159,6 +159,12 @@ def plans(graph: Graph, target: Target) -> list[NetworkPlan]:
             offers = planner.taken(picked)
             made[tuple(picked)] = _with_copies(graph, target, offers, name, "model", {name: planner.cost(picked)})
     return list(made.values())
+
+
+def _listed(graph: Graph, target: Target) -> Callable[[Node], list[Offer | None]]:
+    """Return a function that returns the offers of a node; only some nodes may store tensors channels last."""
+    late, near, others = float32_values(graph, target), channels_last_nodes(graph), replace(target, channels_last=False)
+    return lambda node: offers_of(graph, node, target if id(node) in near else others, late)
 
 
 def _weighed(planner: Planner, plan: str, picked: Sequence[int]) -> dict[str, float]:

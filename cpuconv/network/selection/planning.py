@@ -22,18 +22,34 @@ from cpuconv.graph.lowering import Offer
 from cpuconv.kernels.binding.tensor_view import (
     BLOCKED,
     BLOCKED_BF16,
+    CHANNELS_LAST,
+    CHANNELS_LAST_BF16,
     DENSE,
     DENSE_BF16,
+    IN_BF16,
     STRIDED,
+    STRIDED_BF16,
     blocked_shape,
     stored_as,
 )
 
 _HOST_SECONDS = 1e-4  # seconds assumed for a node that the reference computes, so that any kernel is preferred
 _COPY_SECONDS = 1e-6  # overhead of a copy in seconds, in addition to moving the bytes
-_TURNING = {DENSE: 2.0, BLOCKED: 1.25, DENSE_BF16: 1.0, BLOCKED_BF16: 1.25}
+_TURNING = {DENSE: 2.0, BLOCKED: 1.25, CHANNELS_LAST: 2.0} | {
+    DENSE_BF16: 2.5,
+    BLOCKED_BF16: 1.25,
+    CHANNELS_LAST_BF16: 2.5,
+}
 """Ratio of the time of a copy into a form to that of a plain move, measured in networks."""
+_ROUNDING = 1.0  # the same of a copy that only changes the type
 _FEWER, _MORE = 4.0, 0.25  # factors on the cost of copies
+_MOST_COPIES = 2  # of one value
+_PLAIN = {STRIDED: DENSE, STRIDED_BF16: DENSE_BF16}  # forms that accept any plain memory, and what is copied for them
+_ACCEPTED = {
+    (written, strided)
+    for plain in (DENSE, CHANNELS_LAST)
+    for written, strided in ((plain, STRIDED), (IN_BF16[plain], STRIDED_BF16))
+}
 
 Options = list[Offer | None]  # offers of a node; None: the reference computes it
 
@@ -50,12 +66,12 @@ def writes(offer: Offer | None, position: int) -> str:
 
 def fits(written: str, read: str) -> bool:
     """Whether a reader accepts a value without a copy."""
-    return read in ("", written) or (written, read) == (DENSE, STRIDED)
+    return read in ("", written) or (written, read) in _ACCEPTED
 
 
 def copied_form(read: str) -> str:
     """The form of a copy for a reader's form."""
-    return DENSE if read == STRIDED else read
+    return _PLAIN.get(read, read)
 
 
 def seconds(offer: Offer | None) -> float:
@@ -72,7 +88,9 @@ def conversion(value: Value, written: str, read: str, target: Target) -> float:
     size = sum(math.prod(shape) * stored_as(form, value.dtype).itemsize for form in (written, read))
     if value.dtype.itemsize == 1 and BLOCKED in (written, read):  # few channels leave much of an int8 block unused
         size += math.prod(blocked_shape(shape, target.block(value.dtype))) - math.prod(shape)
-    return _COPY_SECONDS + _TURNING[copied_form(read)] * target.moving(float(size))
+    goal = copied_form(read)
+    factor = _ROUNDING if IN_BF16.get(written) == goal else _TURNING[goal]
+    return _COPY_SECONDS + factor * target.moving(float(size))
 
 
 @dataclass(frozen=True)
@@ -239,6 +257,6 @@ RULES: Mapping[str, Callable[[Planner], list[int]]] = {
 def _form_sets(written: str, needed: set[str]) -> Iterator[tuple[str, ...]]:
     """The sets of forms in which a value may exist: its written form, then any useful copies."""
     copies = sorted({copied_form(form) for form in needed if not fits(written, form)})
-    for count in range(len(copies) + 1):
+    for count in range(min(len(copies), _MOST_COPIES) + 1):
         for more in itertools.combinations(copies, count):
             yield (written, *more)

@@ -15,7 +15,7 @@ from cpuconv.errors import SourceError
 from cpuconv.graph import ops
 from cpuconv.isa import current
 from cpuconv.kernels.attention import step
-from cpuconv.kernels.binding.tensor_view import DENSE, STRIDED
+from cpuconv.kernels.binding.tensor_view import DENSE, DENSE_BF16, IN_BF16, STRIDED, STRIDED_BF16
 from cpuconv.kernels.products.matmul_pairs import bf16_instruction
 from support.graph import lowered
 from support.graph.draws import numbers
@@ -40,9 +40,12 @@ def operands(rng, stack, rows, keys, depth, width, mask=None):
 
 def checked(case, arrays, forms=FORMS, precision="float32", tolerance=1e-5, threads=1, apart=False):
     """Compare with the reference, each matrix contiguous along its rows or along its columns."""
-    (offer,) = offers(case, arrays, threads=threads, precision=precision)
-    made = [replace(offer, inputs=(*each, *offer.inputs[3:])) for each in forms]
-    assert check(case, arrays, made=made, threads=threads, apart=apart, tolerance=tolerance) == len(forms)
+    made = []
+    for offer in offers(case, arrays, threads=threads, precision=precision):
+        for each in forms:
+            typed = [IN_BF16[form] for form in each] if offer.inputs[0] == STRIDED_BF16 else each
+            made.append(replace(offer, inputs=(*typed, *offer.inputs[3:])))
+    assert check(case, arrays, made=made, threads=threads, apart=apart, tolerance=tolerance) == len(made)
 
 
 @given(
@@ -96,8 +99,11 @@ def test_bfloat16(rows, keys, depth, width, masked, monkeypatch):
     monkeypatch.setattr("cpuconv.graph.ops.attention.seconds", lambda *args, rounded=False: 1.0 - rounded)
     arrays = operands(np.random.default_rng(0), (2,), rows, keys, depth, width, (rows, keys) if masked else None)
     for threads in (1, 2):
-        checked(node(len(arrays)), arrays, precision=PRECISION_BF16, tolerance=BF16_ERROR, threads=threads)
-    (offer,) = offers(node(len(arrays)), arrays, precision=PRECISION_BF16)
+        for apart in (False, True):
+            checked(node(len(arrays)), arrays, FORMS, PRECISION_BF16, BF16_ERROR, threads, apart)
+    offered = offers(node(len(arrays)), arrays, precision=PRECISION_BF16)
+    assert {each.outputs for each in offered} == {(DENSE,), (DENSE_BF16,)}
+    offer, *_ = offered
     assert offer.detail is not None
     float32, bf16 = (run_offer(node(len(arrays)), arrays, each)[0] for each in (replace(offer, detail=None), offer))
     assert not np.array_equal(float32, bf16)
@@ -107,7 +113,7 @@ def test_bfloat16(rows, keys, depth, width, masked, monkeypatch):
 def test_blocks_of_queries(precision, monkeypatch):
     """Results do not depend on the number of queries of a block."""
     arrays = operands(np.random.default_rng(0), (2,), 70, 45, 16, 20)
-    (offer,) = offers(node(), arrays, precision=precision)
+    offer, *_ = offers(node(), arrays, precision=precision)
     found = []
     for rows in (8, 23, 35, 70):
         monkeypatch.setattr(step, "_MAX_ROWS", rows)

@@ -20,7 +20,7 @@ from cpuconv.graph.ops import TABLE
 from cpuconv.graph.ops.convolution import problem_of
 from cpuconv.graph.ops.solver_calls import offer
 from cpuconv.isa import current
-from cpuconv.kernels.binding.tensor_view import BLOCKED, BLOCKED_BF16, DENSE, DENSE_BF16, STRIDED
+from cpuconv.kernels.binding.tensor_view import BLOCKED, BLOCKED_BF16, DENSE, IN_BF16, STRIDED
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared import blocked
 from support.graph import lowered
@@ -112,7 +112,7 @@ def test_every_way_in_bfloat16(case, threads, apart):
     arrays = [array if array is None else from_bfloat16(to_bfloat16(array)).reshape(array.shape) for array in arrays]
     node = node_of(arrays, **attributes)
     made = lowered.offers(node, arrays, CONSTANT, threads, precision="bfloat16")
-    narrow = [each for each in made if {BLOCKED_BF16, DENSE_BF16} & {*each.inputs, *each.outputs}]
+    narrow = [each for each in made if {*IN_BF16.values()} & {*each.inputs, *each.outputs}]
     with small_work_is_shared():
         assert lowered.check(node, arrays, CONSTANT, threads, apart, 1e-4, narrow) == len(narrow)
 

@@ -19,7 +19,7 @@ from cpuconv.graph import ops  # noqa: E402
 from cpuconv.graph.ops.elementwise import FORMS  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
 from cpuconv.kernels.binding.steps import Ref  # noqa: E402
-from cpuconv.kernels.binding.tensor_view import BLOCKED, DENSE, TensorView  # noqa: E402
+from cpuconv.kernels.binding.tensor_view import BLOCKED, CHANNELS_LAST, DENSE, TensorView  # noqa: E402
 from cpuconv.kernels.elementwise.driver import MOST_OPERANDS, crossed, elementwise_steps  # noqa: E402
 from cpuconv.kernels.elementwise.expression import Constant, Expression, Operand, apply, vanishes  # noqa: E402
 from cpuconv.kernels.elementwise.functions import EMITTERS  # noqa: E402
@@ -140,7 +140,7 @@ def test_a_new_function_is_one_line(monkeypatch):
     x = np.linspace(-9, 9, 3 * 5 * 8, dtype=np.float32).reshape(1, 3, 5, 8)
     expected = (x / (1 + np.exp(-1.75 * x.astype(np.float64)))).astype(np.float32)
     node = ops.TABLE["Elementwise"].node(["x"], ["y"], expression=apply("sloped_gate", X, 1.75))
-    assert lowered.check(node, [x]) == 2
+    assert lowered.check(node, [x]) == 3
     assert_near(computed(node["expression"], np.empty_like(x), x), expected, 1)
     ended = ("sloped_gate", 1.75)
     assert_near(cpuconv.conv2d(x, np.eye(3, dtype=np.float32).reshape(3, 3, 1, 1), activation=ended), expected, 1)
@@ -310,9 +310,9 @@ def test_broadcasts(channels, second, known, threads):
     tree = apply("add", apply("mul", X, Z), apply("sigmoid", Z))  # lanes without a channel are not zero by themselves
     node = ops.TABLE["Elementwise"].node(["x", "z"], ["y"], expression=tree)
     for apart in (False, True):
-        assert lowered.check(node, [x, z], known, threads, apart, 2e-6) == 2
+        assert lowered.check(node, [x, z], known, threads, apart, 2e-6) == 3
     swapped = ops.TABLE["Sub"].node(["z", "x"], ["y"])
-    assert lowered.check(swapped, [z, x], {1 - at for at in known} - {1}, threads, True, 2e-6) == 2
+    assert lowered.check(swapped, [z, x], {1 - at for at in known} - {1}, threads, True, 2e-6) == 3
 
 
 @pytest.mark.parametrize("size", (LANES - 1, LANES, 3 * LANES + 1))
@@ -333,18 +333,18 @@ def test_operands_that_lie_across_are_transposed(size, threads):
 def test_channels_of_lower_rank_are_blocked_only_where_they_are_known():
     x, z = np.ones((1, 5, 2, 2), np.float32), np.arange(5, dtype=np.float32).reshape(5, 1, 1)
     node = ops.TABLE["Add"].node(["x", "z"], ["y"])
-    assert lowered.check(node, [x, z]) == 1
-    assert lowered.check(node, [x, z], (1,)) == 2
+    assert lowered.check(node, [x, z]) == 2
+    assert lowered.check(node, [x, z], (1,)) == 3
 
 
 @pytest.mark.parametrize("op", sorted(FORMS.keys() - {"Elementwise", "QuantizeLinear", "DequantizeLinear"}))
-def test_images_are_offered_in_blocks(op):
+def test_images_are_offered_in_blocks_and_channels_last(op):
     x = np.full((2, LANES + 1, 3, 2), 0.5, np.float32)
     count = 2 if op in ("Add", "Sub", "Mul", "Div", "Pow", "PRelu", "Min", "Max", "Sum", "Mean") else 1
     node = ops.TABLE[op].node([f"x{at}" for at in range(count)], ["y"])
     made_offers = lowered.offers(node, [x] * count)
-    assert [offer.outputs for offer in made_offers] == [(DENSE,), (BLOCKED,)]
-    assert made_offers[1].inputs == (BLOCKED,) * count
+    assert [offer.outputs for offer in made_offers] == [(DENSE,), (CHANNELS_LAST,), (BLOCKED,)]
+    assert made_offers[1].inputs == (CHANNELS_LAST,) * count and made_offers[2].inputs == (BLOCKED,) * count
     assert not lowered.offers(node, [x.astype(np.float64)] * count)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st  # noqa: E402
 from cpuconv.conv.choice.target import PRECISION_BF16, PRECISION_F32  # noqa: E402
 from cpuconv.elements import from_bfloat16, to_bfloat16  # noqa: E402
 from cpuconv.graph import ops  # noqa: E402
-from cpuconv.kernels.binding.tensor_view import BLOCKED_BF16  # noqa: E402
+from cpuconv.kernels.binding.tensor_view import IN_BF16  # noqa: E402
 from support.graph import lowered  # noqa: E402
 from support.graph.cases import CASES, KNOWN, TOLERANCES  # noqa: E402
 from support.graph.lowered import small_work_is_shared  # noqa: E402, F401
@@ -24,6 +24,8 @@ NATIVE = [name for name, op in ops.TABLE.items() if op.offers]
 NARROW = (
     *("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "Concat", "Resize"),
     *("Add", "Mul", "Sum", "Relu", "Clip", "Sigmoid", "HardSwish", "PRelu", "Exp", "Elementwise"),
+    *("LayerNormalization", "InstanceNormalization", "Softmax", "LogSoftmax", "ReduceMean", "ReduceMax"),
+    *("Reshape", "Transpose", "Identity", "Expand", "Slice", "Split", "Gather", "Copy"),
 )
 
 
@@ -63,7 +65,7 @@ def found(op: str, precision: str) -> list[int]:
         drawn = data.draw(THREADS), data.draw(st.booleans())
         made = lowered.offers(node, case.arrays, sorted(known), drawn[0], precision)
         if precision == PRECISION_BF16:
-            made = [offer for offer in made if BLOCKED_BF16 in (*offer.inputs, *offer.outputs)]
+            made = [offer for offer in made if {*IN_BF16.values()} & {*offer.inputs, *offer.outputs}]
         offers.append(lowered.check(node, case.arrays, sorted(known), *drawn, made=made, **options))
 
     some()

@@ -78,8 +78,8 @@ def test_bfloat16_is_offered_for_several_rows():
     node = TABLE["Linear"].node(["x", "w"], ["y"])
     for rows in (1, 40):
         arrays = [numbers(rng, (rows, 8 * LANES)), numbers(rng, (8 * LANES, 8 * LANES))]
-        forms = [made.inputs[0] for made in lowered.offers(node, arrays, (1,), precision="bfloat16")]
-        assert forms == [DENSE, DENSE_BF16][: 1 + (rows > 1)]
+        forms = [(made.inputs[0], *made.outputs) for made in lowered.offers(node, arrays, (1,), precision="bfloat16")]
+        assert forms == [(DENSE, DENSE), (DENSE_BF16, DENSE), (DENSE_BF16, DENSE_BF16)][: 3 if rows > 1 else 1]
         assert len(lowered.offers(node, arrays, (1,))) == 1
 
 

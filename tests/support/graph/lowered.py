@@ -18,9 +18,14 @@ from cpuconv.kernels.binding.steps import Ref, Space
 from cpuconv.kernels.binding.tensor_view import (
     BLOCKED,
     BLOCKED_BF16,
+    CHANNELS_LAST,
+    CHANNELS_LAST_BF16,
     DENSE,
     DENSE_BF16,
     FLOAT32,
+    IN_BF16,
+    STRIDED,
+    STRIDED_BF16,
     TensorView,
     contiguous_strides,
     image_shape,
@@ -91,18 +96,19 @@ class _Memory:
 
     def place(self, name: str, shape: tuple[int, ...], lies: str, dtype: np.dtype, apart: bool) -> TensorView:
         """Room for a tensor, filled with NaN; `apart`: its images, or for a dense tensor its first axis, with gaps."""
+        dtype = stored_as(lies, dtype)
         if lies in (BLOCKED, BLOCKED_BF16):
-            dtype = stored_as(lies, dtype)
             place = TensorView.blocked(Ref(name), shape, target().block(dtype), None, dtype)
         elif lies in (DENSE, DENSE_BF16):
-            dtype = stored_as(lies, dtype)
             place = TensorView.plain(Ref(name), shape, dtype)
+        elif lies in (CHANNELS_LAST, CHANNELS_LAST_BF16):
+            place = TensorView.channels_last(Ref(name), shape, dtype)
         else:  # the last two axes change places
             turned = (*shape[:-2], *shape[-2:][::-1])
             steps = list(contiguous_strides(turned, dtype.itemsize))
             steps[-2:] = steps[-2:][::-1]
             place = TensorView(Ref(name), shape, tuple(steps), 1, dtype)
-        if apart and lies != "strided" and place.physical and shape[0] > 1:
+        if apart and lies not in (STRIDED, STRIDED_BF16) and place.physical and shape[0] > 1:
             step = place.strides[0] + _GAP
             place = TensorView(place.ref, shape, (step, *place.strides[1:]), place.block, place.dtype)
         span = sum(max(0, size - 1) * step for size, step in zip(place.physical, place.strides, strict=True))
@@ -222,7 +228,7 @@ def check(
             finite = np.isfinite(wanted)
             scale = max(least, float(np.abs(wanted[finite]).max(initial=0)))
             assert np.array_equal(got[~finite], wanted[~finite].astype(got.dtype), equal_nan=True), offer
-            spare = 2.0**-8 * np.abs(wanted[finite]) if form in (DENSE_BF16, BLOCKED_BF16) else 0
+            spare = 2.0**-8 * np.abs(wanted[finite]) if form in IN_BF16.values() else 0
             error = (np.abs(got[finite] - wanted[finite]) - spare).max(initial=0) / scale
             assert error <= tolerance, (offer, error)
     return len(made)

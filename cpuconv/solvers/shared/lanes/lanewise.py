@@ -6,6 +6,7 @@ import functools
 import itertools
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from cpuconv.kernels.binding.arguments import operand_args, output_args, problem
 from cpuconv.kernels.binding.columns import columns_for
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
 from cpuconv.kernels.binding.partition import Grid, best_partition, parts_each
-from cpuconv.kernels.binding.steps import Args, MicroRef, Operands, Space, Step
+from cpuconv.kernels.binding.steps import Args, MicroRef, Operand, Operands, Space, Step
 from cpuconv.kernels.copies.rows import BLOCKED, RowTile
 from cpuconv.kernels.copies.views import row_tile, view_args
 from cpuconv.kernels.elementwise.epilogue import Epilogue
@@ -39,6 +40,7 @@ from cpuconv.symbolic.sizes import is_symbolic, least, now
 _MOST_ALIKE = 2  # candidates of one width and kind
 _CALL = 80.0  # cycles of a call, for a row of tiles
 _CHOOSING = 2  # instructions to choose an address
+_PAGE, _ROWS_IN_SET = 4096, 8  # bytes after which sets of L1 repeat, and rows that a set holds
 _BAND_SHARES = (0.5, 0.25)  # of L1 and of L2, for a packed band
 
 
@@ -71,7 +73,7 @@ def _ranked(problem: ConvProblem, isa: Isa, mix: int, groups: GroupWords | None)
     """Tiles for a plane, best first, and what the best takes by `plane_cycles`."""
     seen_by = words.seen(isa, groups.product) if groups else isa
     every, (rows, cols, time) = all_tiles(kernel_of(problem, groups), seen_by, mix)
-    able = (rows <= problem.oh) & (cols <= problem.ow)
+    able = (rows <= min(problem.oh, _most_rows(problem, isa))) & (cols <= problem.ow)
     in_place = _in_place(problem, isa)
     wide = able & (cols * problem.stride[1] >= max(problem.pads[2:]))  # of others, many tiles meet padding
     able = wide if in_place and wide.any() else able
@@ -81,6 +83,14 @@ def _ranked(problem: ConvProblem, isa: Isa, mix: int, groups: GroupWords | None)
     plane = np.ceil(problem.oh / rows[some]) * (tiles * time[some] + chosen * rows[some] * mix + _CALL)
     ranked = [every[index] for index in some[np.lexsort((-cols[some], plane))].tolist()]
     return ranked, float(plane.min(initial=math.inf))
+
+
+def _most_rows(problem: ConvProblem, isa: Isa) -> int:
+    """Rows of a tile: of input rows whose distance is a multiple of pages, L1 has few in a set, which the next tile
+    reads again.
+    """
+    pitch = problem.w * (problem.c * problem.types.x.bytes if channels_last(problem, isa) else isa.lanes * F32.bytes)
+    return _ROWS_IN_SET if pitch % _PAGE == 0 else problem.oh
 
 
 def shapes(problem: ConvProblem, isa: Isa, mix: int, most: int, groups: GroupWords | None = None) -> Iterator[Shape]:
@@ -119,7 +129,14 @@ def _member(problem: ConvProblem, isa: Isa, mix: int, groups: GroupWords | None)
 
 def _in_place(problem: ConvProblem, isa: Isa) -> bool:
     """Whether tiles read the input in place."""
-    return problem.types != ALL_F32 or problem.in_layout == layout(isa)
+    return problem.types != ALL_F32 or problem.in_layout == layout(isa) or channels_last(problem, isa)
+
+
+def channels_last(problem: ConvProblem, isa: Isa) -> bool:
+    """Whether a depthwise convolution reads and writes whole vectors of pixels whose channels are adjacent."""
+    whole = problem.k % isa.block(problem.types.x) == problem.k % isa.block(problem.types.y) == 0
+    in_place = problem.in_layout == problem.out_layout == "NHWC" and problem.cg == problem.kg == 1
+    return in_place and whole and not problem.types.sum.integer and not isa.closed
 
 
 def band_blocks(problem: ConvProblem, isa: Isa, shape: Shape) -> list[int]:
@@ -181,8 +198,13 @@ def step(problem: ConvProblem, shape: Shape, isa: Isa, space: Space, operands: O
     kernel = kernel_of(problem, shape.words)
     own = (kernel.rows(shape), shape.held)
     rows = shape.rows if own[0] else least(shape.rows, problem.oh)  # of any number that is under way at once
-    lanes, in_place, x = isa.lanes, shape.block == 0, operands.x
     types, epilogue = problem.types, Epilogue.of(problem)
+    lanes, in_place, vector = isa.lanes, shape.block == 0, isa.lanes * F32.bytes
+    pixels = (vector, vector)
+    if channels_last(problem, isa):
+        pixels = operands.x.strides.w, operands.y.strides.w
+        operands = _in_vectors(operands, vector)
+    x = operands.x
 
     def strip(cols: int) -> MicroRef:
         alone = not is_symbolic(problem.ow) and not lane_set.is_member(problem, shape, isa)
@@ -198,6 +220,8 @@ def step(problem: ConvProblem, shape: Shape, isa: Isa, space: Space, operands: O
             y=types.y,
             sum=types.sum,
             words=shape.words,
+            xs=0 if pixels[0] == vector else pixels[0],
+            ys=0 if pixels[1] == vector else pixels[1],
         )
         return MicroRef(lane_strip, tile)
 
@@ -212,7 +236,7 @@ def step(problem: ConvProblem, shape: Shape, isa: Isa, space: Space, operands: O
     out_vectors = WORD // types.y.bytes
     in_vectors = lanes // shape.words.chunk if shape.words else WORD // types.x.bytes
     by_rows = problem.threads > 1 and now(problem.oh * problem.ow) > problem.k
-    by_rows |= in_vectors > 1  # vectors that share lines follow each other
+    by_rows |= in_vectors > 1 or pixels[0] > vector  # vectors that share lines or pages follow each other
     row_blocks = row_tiles
     band_width = window(problem, 1, problem.ow)[1]
     band_step = 0
@@ -222,7 +246,7 @@ def step(problem: ConvProblem, shape: Shape, isa: Isa, space: Space, operands: O
         band_step = band_rows * band_width * pixel + 64
 
     filled = types.sum.integer and any(problem.pads)
-    width = window(problem, 1, max(columns.options))[1] * pixel
+    width = window(problem, 1, max(columns.options))[1] * (pixels[0] if in_place else pixel)
     zeros = worker_args("zeros", space, width if filled else 0, problem.threads)
     if in_place and any(problem.pads) and not filled:
         zeros["zeros"] = _zeros(width // F32.bytes)
@@ -247,6 +271,7 @@ def step(problem: ConvProblem, shape: Shape, isa: Isa, space: Space, operands: O
         "width": problem.ow,
         **problem_args(lanewise, problem),
         "pad_left": pad_left,
+        "pad_bytes": pad_left * pixels[0],
         "reach": problem.effective_kernel[0],
         "x_line": x.strides.h if in_place else band_width * pixel,
         **output_args(operands.y),
@@ -264,6 +289,16 @@ def _members(problem: ConvProblem, shape: Shape, isa: Isa) -> list[tuple[int, bo
     """Rows, whether weights are held, and columns of the tiles of the set for a kernel."""
     found = lane_set.members(kernel_of(problem, shape.words), shape.seen(isa), shape.mix)
     return [(rows, held, cols) for rows, cols, held in found]
+
+
+def _in_vectors(operands: Operands, vector: int) -> Operands:
+    """View channels-last operands as channel blocks of one vector; their pixels stay where they are."""
+
+    def viewed(each: Operand) -> Operand:
+        return replace(each, strides=each.strides._replace(cb=vector))
+
+    residual = None if operands.residual is None else viewed(operands.residual)
+    return Operands(viewed(operands.x), viewed(operands.y), residual)
 
 
 def _zeros(shape: tuple[int, ...] | int) -> np.ndarray:
