@@ -9,6 +9,8 @@ import json
 import sys
 import time
 
+sys.path.pop(0)  # this folder, as its module `torch` is not the package
+
 NAMES = {"cpuconv": "cpuconv", "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO"}
 SIZES = (1, 64, 56, 56), (64, 64, 3, 3)  # shapes of the first convolution's input and weights
 

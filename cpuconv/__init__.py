@@ -26,6 +26,7 @@ from cpuconv.problem.quantization import Quantization
 from cpuconv.runtime.threads import get_num_threads, set_num_threads
 
 if TYPE_CHECKING:
+    from cpuconv.api.from_torch import from_torch
     from cpuconv.api.network import compile, load
     from cpuconv.api.queue import Failed, Queue, map
     from cpuconv.conv.reorder import reorder
@@ -57,6 +58,7 @@ __all__ = [
     "compile",
     "conv2d",
     "explain",
+    "from_torch",
     "get_num_threads",
     "load",
     "map",
@@ -71,6 +73,7 @@ __all__ = [
 __getattr__ = _lazily(  # imported at first use: a single convolution does not need these
     __name__,
     {
+        "cpuconv.api.from_torch": ("from_torch",),
         "cpuconv.api.network": ("compile", "load"),
         "cpuconv.api.queue": ("Failed", "Queue", "map"),
         "cpuconv.conv.reorder": ("reorder",),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -22,6 +23,8 @@ from cpuconv.network.saved.container import is_saved
 from cpuconv.network.saved.reading import Saved
 from cpuconv.network.sizes.prepared import Rewriting
 from cpuconv.runtime.threads import check_threads, maximum_threads, wanted_threads
+
+EXPORTED = ".pt2"  # extension of files of torch.export
 
 if TYPE_CHECKING:
     import onnx
@@ -56,7 +59,8 @@ def compile(
     Parameters
     ----------
     source : path, bytes, onnx.ModelProto or Graph
-        An ONNX model, opset 6 or newer; or the graph that was read from one.
+        An ONNX model, opset 6 or newer; a `.pt2` file of `torch.export.save`, which needs torch; or the graph that was
+        read from one. `from_torch` compiles modules of PyTorch.
     threads : int, "auto" or None
         Maximum number of threads of a run. "auto": the fastest of 1, 2, 4, … and all cores for this network and these
         sizes, by the cost model of its operators; with strategy "profile", as timed on random data. None:
@@ -142,7 +146,6 @@ def compile(
         for name, value in (("tolerance", tolerance), ("samples", samples), ("metric", metric), ("progress", progress)):
             check_left_out(name, f"where precision is not {AUTO!r}", value)
     from cpuconv.graph import passes  # deferred: `load` does not need it
-    from cpuconv.reading.onnx_reader import read
 
     unknown = [name for name in skip_passes if name not in passes.NAMES]
     if unknown:
@@ -156,7 +159,7 @@ def compile(
     shapes = {} if input_shapes is None else input_shapes
     if isinstance(source, (str, os.PathLike)) and is_saved(source):
         raise SourceError(f"{os.fspath(source)} is a saved model: use cpuconv.load.")
-    graph = source if isinstance(source, Graph) else read(source)
+    graph = source if isinstance(source, Graph) else _read(source)
     unknown = [name for name in each if name not in names_of(graph)]
     if unknown:
         raise ArgumentError(
@@ -326,8 +329,21 @@ def _again(source: object, graph: Graph) -> Callable[[], Graph]:
                 f"{path} must be as it was when the model was compiled, for the model to be saved or to"
                 " take other arrays for its initializers."
             )
-        from cpuconv.reading.onnx_reader import read
-
-        return read(path)
+        return _read(path)
 
     return again
+
+
+def _read(source: Any) -> Graph:
+    """Read a model of ONNX, or an exported program of PyTorch."""
+    if isinstance(source, (str, os.PathLike)) and os.fspath(source).endswith(EXPORTED):
+        from cpuconv.reading.aten.exported import read_file  # deferred: it imports torch
+
+        return read_file(source)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(source, (torch.nn.Module, torch.export.ExportedProgram)):
+        wanted = "an ONNX model; cpuconv.from_torch(module, example_inputs) compiles modules"
+        raise ArgumentTypeError(must("source", wanted, kind_of(source)))
+    from cpuconv.reading.onnx_reader import read
+
+    return read(source)

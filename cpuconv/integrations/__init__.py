@@ -1,1 +1,1 @@
-"""Adapters to the interfaces of other projects: ONNX Runtime's session, and the ONNX package's backend."""
+"""Adapters to the interfaces of other projects: ONNX Runtime's session, the ONNX package's backend, `torch.compile`."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from cpuconv.errors import MissingFileError, SourceError
 
 _HEAD = 1 << 16  # bytes that are examined
-_EXPORT = "write an ONNX model with torch.onnx.export(model, example, 'model.onnx')"
+_EXPORT = "make the module, load its weights, and give it to cpuconv.from_torch(module, example_inputs)"
 _CONVERT = "convert it with python -m tf2onnx.convert"
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from support.running.processes import ROOT
+from support.torch_backend import register
 
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("docs/performance/*.md"))]
 SNIPPET = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", re.MULTILINE | re.DOTALL)
@@ -47,6 +48,8 @@ def folder_with_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 def test_it_runs_by_itself(code, printed, folder_with_a_model, monkeypatch, capsys):
     for name in modules(code):
         pytest.importorskip(name)
+    if "torch" in modules(code):
+        register()
     if "onnxruntime" in sys.modules:  # which an example changes
         onnxruntime = sys.modules["onnxruntime"]
         monkeypatch.setattr(onnxruntime, "InferenceSession", onnxruntime.InferenceSession)

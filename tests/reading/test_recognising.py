@@ -38,15 +38,15 @@ def _npz() -> bytes:
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
 XML = b'<?xml version="1.0"?>\n<net name="resnet" version="11">\n<layers/></net>'
 FILES: dict[str, tuple[bytes, str, str]] = {
-    "a PyTorch archive": (_zipped("net/data.pkl", "net/data/0"), "a PyTorch file", "torch.onnx.export"),
-    "an old PyTorch file": (b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M", "a PyTorch file", "onnx.export"),
+    "a PyTorch archive": (_zipped("net/data.pkl", "net/data/0"), "a PyTorch file", "from_torch"),
+    "an old PyTorch file": (b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M", "a PyTorch file", "from_torch"),
     "a pointer": (LFS, "a Git LFS pointer", "git lfs pull"),
     "a page": (b"\n<!DOCTYPE html><html><body>404</body></html>", "a page of HTML", "get the file again"),
     "TensorFlow Lite": (b"\x1c\0\0\0TFL3" + bytes(40), "a TensorFlow Lite model", "--tflite FILE"),
     "OpenVINO": (XML, "an OpenVINO model", "the ONNX model that it was made from"),
     "ORT": (b"\x18\0\0\0ORTM" + bytes(40), "a model in ONNX Runtime's own format", "ONNX model"),
     "Keras": (b"\x89HDF\r\n\x1a\n" + bytes(40), "an HDF5 file", "tf2onnx"),
-    "safetensors": (b"\x40\0\0\0\0\0\0\0" + b'{"weight":{"dtype":"F32"}}', "weights without a network", "onnx.export"),
+    "safetensors": (b"\x40\0\0\0\0\0\0\0" + b'{"weight":{"dtype":"F32"}}', "weights without a network", "from_torch"),
     "arrays": (_npz(), "an .npz file", "not as a model"),
     "an archive": (_zipped("net.onnx"), "a compressed archive", "unpack"),
     "nothing": (b"", "an empty file", "get the file again"),
