@@ -1,8 +1,9 @@
-"""Draw the chart of networks, and write its figures into the pages: `python -m bench.chart --help`.
+"""Draw the chart of networks, and write figures into the pages: `python -m bench.chart --help`.
 
 `docs/performance/networks.json` has the runs of `bench.models` that the pages show, all on one CPU: float32, bfloat16
 and the engines' defaults. The chart is an SVG that is readable at 360 pixels and follows the reader's light or dark
-scheme.
+scheme. `networks-2026.json` has the runs of the set 2026, which have tables only. Figures of some networks replace
+those stored if CPU, engines, threads and precision are the same.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,12 +24,15 @@ from tabulate import tabulate
 from baselib.files import write_whole
 from bench import options
 from bench.models import Data
+from bench.networks import SETS, networks
 from bench.peers import CPUCONV, OWN_F32
 from bench.report import NOTHING, replaced
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "performance"
 FIGURES, CHART, PAGE = (FOLDER / f"networks.{suffix}" for suffix in ("json", "svg", "md"))
+RECENT = SETS[1]  # the set of the page with tables only
+RECENT_FIGURES, RECENT_PAGE = (FOLDER / f"networks-{RECENT}.{suffix}" for suffix in ("json", "md"))
 SUMMARIES = {ROOT / "README.md": "docs/performance/", ROOT / "docs" / "index.md": "performance/"}  # path of the chart
 MARKS = "networks"  # name of the markers in the pages
 DRAWN = ("resnet50", "mobilenet_v2", "efficientnet_b0", "inception_v1", "vgg19")
@@ -82,11 +87,40 @@ SERIES = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Store the given runs, and write the chart and the pages."""
     args = parser().parse_args(argv)
-    if args.runs:
-        measured = [run for path in args.runs for run in json.loads(path.read_text(encoding="utf-8"))]
-        write_whole({FIGURES: json.dumps(reduced(measured, args.cpu), indent=1) + "\n"})
-    write_whole(pages(json.loads(FIGURES.read_text(encoding="utf-8"))))
+    measured = [run for path in args.runs for run in json.loads(path.read_text(encoding="utf-8"))]
+    recent = [run for run in measured if run.get("set") == RECENT]
+    if len(recent) < len(measured):
+        older = [run for run in measured if run not in recent]
+        write_whole({FIGURES: json.dumps(reduced(older, args.cpu), indent=1) + "\n"})
+    if recent:
+        runs = merged([*stored(RECENT_FIGURES), *reduced(recent, args.cpu)])
+        write_whole({RECENT_FIGURES: json.dumps(runs, indent=1) + "\n"})
+    write_whole(pages(stored(FIGURES)))
+    if recent := stored(RECENT_FIGURES):
+        write_whole({RECENT_PAGE: replaced(RECENT_PAGE, tables(recent), MARKS)})
     return 0
+
+
+def stored(path: Path) -> list[dict[str, Any]]:
+    """Return the runs in a file; none if there is no file."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+
+
+def merged(runs: Sequence[Data]) -> list[dict[str, Any]]:
+    """Join runs that differ in networks only, in the order of the set; a later figure replaces an earlier one."""
+    groups: dict[str, dict[str, Any]] = {}
+    order = list(networks(RECENT))
+    for run in runs:
+        named = ("cpu", "threads", "batch", "precision", "strategy", "engines")
+        group = groups.setdefault(json.dumps([run[name] for name in named]), dict(run) | {"lines": []})
+        again = {line["label"] for line in run["lines"]}
+        lines = [*(line for line in group["lines"] if line["label"] not in again), *run["lines"]]
+        group["lines"] = sorted(lines, key=lambda line: order.index(line["label"]))
+    for group in groups.values():
+        ratios = [line["ratio"] for line in group["lines"] if line["ratio"]]
+        means = {kind: statistics.geometric_mean(ratio[kind] for ratio in ratios) for kind in ("median", "best")}
+        group |= {"geomean": means, "worst": min(ratios, key=lambda ratio: ratio["median"])}
+    return list(groups.values())
 
 
 def parser() -> argparse.ArgumentParser:

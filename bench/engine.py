@@ -210,6 +210,8 @@ class Session:
             output = form.output()
             if isinstance(problem, ConvProblem) and problem.types != ALL_F32:
                 error = typed.error(problem, np.asarray(output), references[0])
+            elif getattr(problem, "unordered", False):
+                error = oracle.rows_error(output, references)
             else:
                 error = oracle.worst_error(output, references)
             prepared.append(Prepared(form.name, error, form.plain, form.algorithm, form.detail))
@@ -243,6 +245,15 @@ class Session:
         """Run a form for about `seconds` and time each run."""
         own = self.forms[form].sample
         return own(seconds) if own else sample(self.forms[form].run, seconds)
+
+    def pace(self, form: str, seconds: float, pause: float) -> int:
+        """Run a form again and again for `seconds`, with a pause after each run; return the number of runs."""
+        runs, end = 0, time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            self.forms[form].run()
+            time.sleep(pause)
+            runs += 1
+        return runs
 
     def roofs(self) -> Roofs:
         """Measure the machine's roofs in this process."""

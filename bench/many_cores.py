@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
     end = time.monotonic() + 60 * args.minutes
     console = Console(stderr=True, highlight=False)
-    paths = {name: args.folder / f"{name}.onnx" for name in asked(args.folder, args.networks)}
+    paths = {name: args.folder / f"{name}.onnx" for name in asked(args.folder, args.networks, args.set)}
     found: dict[str, Any] = {"cpu": machine_name(), "cores": maximum_threads(), "threads": args.threads}
     found |= {"seconds": {}, "roofs": {}, "tables": [], "profiles": {}, "left_out": []}
     steps: list[tuple[str, Callable[[], Any]]] = [
@@ -106,7 +106,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     most = maximum_threads()
     powers = ",".join(map(str, sorted({most, *(1 << at for at in range(most.bit_length()))})))
-    common = "folder", "--networks", "--threads", "--peers", "--rounds", "--seconds", "--json"
+    common = "folder", "--networks", "--set", "--threads", "--peers", "--rounds", "--seconds", "--json"
     defaults = {"networks": ",".join(NETWORKS), "threads": powers, "peers": ",".join(PEERS)}
     p = options.parser("many_cores", __doc__, *common, **defaults, rounds=3, seconds=0.1)
     p.add_argument("--minutes", type=float, default=8.0, help="time limit for starting measurements (8)")
@@ -137,7 +137,9 @@ def table(stage: Stage, args: argparse.Namespace, paths: Mapping[str, Path]) -> 
         race.measure_all()
         return {**models.to_dict(race.results, race.run), **asdict(stage)}
     settings = precision.settings(peers, **common, batch=stage.batch)
-    with problems(args.folder, asked(args.folder, ",".join(paths)), stage.batch, precision.quantized) as found:
+    with problems(
+        args.folder, asked(args.folder, ",".join(paths), args.set), stage.batch, precision.quantized
+    ) as found:
         return {**models.raced(found, settings)[0], **asdict(stage)}
 
 

@@ -35,13 +35,13 @@ Data = Mapping[str, Any]  # the result of `to_dict`, also as read from JSON
 def main(argv: Sequence[str] | None = None) -> int:
     """Print a table for each batch and number of threads; return 1 if nothing was measured, 130 when interrupted."""
     args = parser().parse_args(argv)
-    chosen = asked(args.folder, args.networks)
+    chosen = asked(args.folder, args.networks, args.set)
     found: list[dict[str, Any]] = []
     code = 0
     for batch, threads in itertools.product(args.batch, args.threads):
         with problems(args.folder, chosen, batch, TABLE[args.precision].quantized) as asked_for:
             data, code = raced(asked_for, settings(args, batch, threads))
-        found.append(data | {"precision": args.precision})
+        found.append(data | {"precision": args.precision, "set": args.set})
         print(table(found[-1]), *notes(data), "", sep="\n", flush=True)
         if code:
             break
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     common = "--threads", "--batch", "--peers", "--strategy", "--rounds", "--seconds", "--timeout", "--json"
-    p = options.parser("models", __doc__, "folder", "--networks", *common, peers=",".join(PEERS))
+    p = options.parser("models", __doc__, "folder", "--networks", "--set", *common, peers=",".join(PEERS))
     p.add_argument("--precision", default="float32", choices=TABLE, help="default: each engine's own (%(default)s)")
     return p
 

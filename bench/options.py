@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from baselib.files import write_whole
+from bench.networks import SETS
 from bench.shapes import CANONICAL
 
 INTERRUPTED = 130  # exit code after Ctrl-C
@@ -44,6 +45,7 @@ def words(text: str, valid: Collection[str], option: str) -> tuple[str, ...]:
 OPTIONS: dict[str, dict[str, Any]] = {
     "folder": {"type": Path, "metavar": "DIR", "help": "folder with the files of bench.networks"},
     "--networks": {"default": "", "metavar": "NAMES", "help": "comma-separated (all in the folder)"},
+    "--set": {"default": SETS[0], "choices": SETS, "help": "networks of these years (%(default)s)"},
     "--shapes": {"type": Path, "default": CANONICAL, "metavar": "FILE", "help": "benchdnn problem strings"},
     "--lines": {"default": "", "metavar": "REGEX", "help": "only lines whose name or problem matches"},
     "--threads": {"type": counts, "default": "1", "help": "threads, as 1,2 (%(default)s)"},

@@ -52,3 +52,22 @@ def worst_error(outputs: np.ndarray | Sequence[np.ndarray], references: Sequence
     if len(outputs) != len(references):
         return float("inf")
     return max(error(output, reference) for output, reference in zip(outputs, references, strict=True))
+
+
+def rows_error(outputs: np.ndarray | Sequence[np.ndarray], references: Sequence[np.ndarray]) -> float:
+    """Return the median error of the rows of outputs (1, rows, ...) whose order rounding may change.
+
+    The row of all outputs together that is nearest to a reference row is compared with it, as in `error`. The median
+    ignores rows that are not in both: the last of those selected by a score.
+    """
+    given, wanted = (_rows(arrays) for arrays in (outputs, references))
+    if given.shape != wanted.shape or not np.isfinite(given).all():
+        return float("inf")
+    nearest = [float(np.abs(given - row).max(1).min()) for row in wanted]
+    return float(np.median(nearest) / max(np.abs(wanted).max(), np.finfo(np.float32).tiny))
+
+
+def _rows(arrays: np.ndarray | Sequence[np.ndarray]) -> np.ndarray:
+    """Join outputs (1, rows, ...) to a matrix (rows, columns)."""
+    parts = arrays if isinstance(arrays, Sequence) else [arrays]
+    return np.concatenate([np.asarray(part)[0].reshape(np.shape(part)[1], -1) for part in parts], 1)

@@ -54,7 +54,7 @@ SELECTED_PLAN = "same"  # mark of a way whose plan is the selected one
 def main(argv: Sequence[str] | None = None) -> int:
     """Print a row for each network, number of images and threads."""
     args = parser().parse_args(argv)
-    chosen, ways = asked(args.folder, args.networks), options.words(args.ways, WAYS, "--ways")
+    chosen, ways = asked(args.folder, args.networks, args.set), options.words(args.ways, WAYS, "--ways")
     found = []
     for batch in args.batch:
         with problems(args.folder, chosen, batch) as all_problems:
@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    asked = "folder", "--networks", "--threads", "--batch", "--seconds", "--json"
+    asked = "folder", "--networks", "--set", "--threads", "--batch", "--seconds", "--json"
     p = options.parser("plans", __doc__, *asked, seconds=1.5)
     p.add_argument("--ways", default=",".join(WAYS[:-1]), help="comma-separated, also open (%(default)s)")
     return p

@@ -1,8 +1,9 @@
 """Time calls on a shared machine, in cpuconv and ONNX Runtime: `python -m bench.shared --help`.
 
-Two measurements on a few canonical lines: calls on two threads while another process computes, and calls on one and two
-threads under a control group's quota of 1.5 cores. Each engine runs in its own process. Quiet and busy states alternate
-in rounds; the other process is stopped in the quiet state.
+Three measurements on a few canonical lines: calls on two threads while another process computes, the slowdown of that
+process by an engine that calls and then waits, and calls on one and two threads under a control group's quota of 1.5
+cores. Each engine runs in its own process. Quiet and busy states alternate in rounds; the other process is stopped in
+the quiet state.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from tabulate import tabulate
@@ -37,9 +40,20 @@ LINES = (
     "yolov3:32_64s2",
 )
 ENGINES = (CPUCONV, "onnxruntime")
+WAITING = (*ENGINES, "openvino")  # engines beside which the other process is timed
 QUOTA, PERIOD = 1.5, 100_000  # cores; length of the quota's period in µs
 _REST = 3e-6 * PERIOD  # seconds between engines in a group, so that none is throttled for the previous one
-_BUSY = "while True: pass"
+_BUSY = """import mmap, sys
+with open(sys.argv[1], "r+b") as file:
+    shared = mmap.mmap(file.fileno(), 8)
+count = 0
+while True:
+    for _ in range(2000):
+        pass
+    count += 1
+    shared[:] = count.to_bytes(8, "little")
+"""  # counts its loops in a file
+PAUSE = 0.02  # seconds between the calls of an engine that mostly waits
 _ENDING = 50  # attempts, a tenth of a second apart, to remove a group after its processes end
 
 Figures = dict[str, float]
@@ -54,6 +68,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows = [{"line": label, "engine": key} | found[key] for label, found in busy.items() for key in found]
     print(tabulate(rows, headers="keys", floatfmt=".2f"))
     print(f"{args.threads} threads; ms, and beside one other process over the quiet median\n")
+    slow = {line.label: slowdown(line.problem, args.threads, *timing) for line in lines}
+    print(tabulate([{"line": label} | found for label, found in slow.items()], headers="keys", floatfmt=".2f"))
+    print(f"slowdown of another process beside calls on {args.threads} threads, {1e3 * PAUSE:g} ms between calls\n")
     quota: dict[str, Figures] = {}
     try:
         with quota_group(QUOTA, args.cgroups) as group:
@@ -63,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         print(tabulate([{"line": label} | found for label, found in quota.items()], headers="keys", floatfmt=".2f"))
         print(f"ms, under a quota of {QUOTA:g} cores")
-    options.write_json(args.json, {"threads": args.threads, "busy": busy, "quota": quota})
+    options.write_json(args.json, {"threads": args.threads, "busy": busy, "slowdown": slow, "quota": quota})
     return 0
 
 
@@ -78,7 +95,7 @@ def parser() -> argparse.ArgumentParser:
 def beside_a_process(problem: ConvProblem, threads: int, rounds: int, seconds: float) -> dict[str, Figures]:
     """Return figures by engine: the quiet median, and calls while another process computes."""
     with contextlib.ExitStack() as stack:
-        other = stack.enter_context(busy_process())
+        other, _ = stack.enter_context(busy_process())
         engines = {key: stack.enter_context(contextlib.closing(Engine(key, threads))) for key in ENGINES}
         forms = {key: engine.prepare(problem)[0].form for key, engine in engines.items()}
         times: dict[str, dict[str, list[float]]] = {key: {"quiet": [], "busy": []} for key in engines}
@@ -88,6 +105,28 @@ def beside_a_process(problem: ConvProblem, threads: int, rounds: int, seconds: f
                 for key, engine in engines.items():
                     times[key][state] += engine.time(forms[key], seconds)
     return {key: compared(**found) for key, found in times.items()}
+
+
+def slowdown(problem: ConvProblem, threads: int, rounds: int, seconds: float) -> Figures:
+    """Return the speed of another process alone, over its speed beside an engine that calls and waits in turn."""
+    with contextlib.ExitStack() as stack:
+        other, counter = stack.enter_context(busy_process())
+        engines = {key: stack.enter_context(contextlib.closing(Engine(key, threads))) for key in WAITING}
+        forms = {key: engine.prepare(problem)[0].form for key, engine in engines.items()}
+        found: dict[str, list[float]] = {key: [] for key in engines}
+        os.kill(other.pid, signal.SIGCONT)
+        for _ in range(rounds):
+            for key, engine in engines.items():
+                alone = speed(counter, partial(time.sleep, seconds))
+                found[key].append(alone / speed(counter, partial(engine.ask, "pace", forms[key], seconds, PAUSE)))
+    return {key: statistics.median(ratios) for key, ratios in found.items()}
+
+
+def speed(counter: Path, wait: Callable[[], object]) -> float:
+    """Return how often per second a busy process counts while `wait` runs."""
+    before, start = int.from_bytes(counter.read_bytes(), "little"), time.perf_counter()
+    wait()
+    return (int.from_bytes(counter.read_bytes(), "little") - before) / (time.perf_counter() - start)
 
 
 def compared(quiet: Sequence[float], busy: Sequence[float]) -> Figures:
@@ -131,15 +170,18 @@ def percentile(times: Sequence[float], share: float) -> float:
 
 
 @contextlib.contextmanager
-def busy_process() -> Iterator[subprocess.Popen]:
-    """Start another process that computes endlessly; it is stopped until SIGCONT."""
-    process = subprocess.Popen(python("-c", _BUSY))
-    os.kill(process.pid, signal.SIGSTOP)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
+def busy_process() -> Iterator[tuple[subprocess.Popen, Path]]:
+    """Start another process that computes endlessly, and counts in a file; it is stopped until SIGCONT."""
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(bytes(8))
+        file.flush()
+        process = subprocess.Popen(python("-c", _BUSY, file.name))
+        os.kill(process.pid, signal.SIGSTOP)
+        try:
+            yield process, Path(file.name)
+        finally:
+            process.kill()
+            process.wait()
 
 
 @contextlib.contextmanager

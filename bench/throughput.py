@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Print a row per network."""
     args = parser().parse_args(argv)
     rows = []
-    with problems(args.folder, asked(args.folder, args.networks), 1) as found:
+    with problems(args.folder, asked(args.folder, args.networks, args.set), 1) as found:
         for name, problem in found.items():
             rows.append(measured(name, problem, args.callers, args.rounds, args.seconds))
             print(f"{name}: {rows[-1]['ratio']:.2f}", file=sys.stderr, flush=True)
@@ -41,7 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    p = options.parser("throughput", __doc__, "folder", "--networks", "--rounds", "--seconds", "--json", rounds=7)
+    p = options.parser(
+        "throughput", __doc__, "folder", "--networks", "--set", "--rounds", "--seconds", "--json", rounds=7
+    )
     most = maximum_threads()
     p.add_argument("--callers", type=options.positive, default=most, help="callers, and threads of one (%(default)s)")
     return p

@@ -12,11 +12,12 @@ if TYPE_CHECKING:
     import onnx
 
 Shapes = Mapping[str, tuple[int, ...]]
+SETS = ("2022", "2026")  # networks by the year in which they were usual
 
 
 @dataclass(frozen=True)
 class Network:
-    """A network of the benchmarks. Its model accepts any number of images.
+    """A network of the benchmarks.
 
     Attributes
     ----------
@@ -32,6 +33,12 @@ class Network:
         Smaller shapes that the model also accepts; empty if there are none.
     reads : bool
         Whether it detects or reads text.
+    set : str
+        Set of networks that it belongs to, one of `SETS`.
+    fixed : bool
+        Whether its model accepts one image only, not any number.
+    unordered : bool
+        Whether the rows of its outputs are a set, as a DETR's boxes, whose order rounding may change.
     """
 
     name: str
@@ -40,6 +47,9 @@ class Network:
     needs: Mapping[str, str]
     small: Shapes = field(default_factory=dict)
     reads: bool = False
+    set: str = SETS[0]
+    fixed: bool = False
+    unordered: bool = False
 
     def feed(self, inputs: Shapes, seed: int = 0) -> dict[str, np.ndarray]:
         """Make float32 arrays for inputs of these shapes: noise, or random letters for a text network."""
@@ -53,9 +63,9 @@ class Network:
         return f"pip install {' '.join(found)}" if found else None
 
 
-def networks() -> dict[str, Network]:
-    """Return all networks by name, whether or not they can be made here."""
-    from bench.networks import light, packaged, vision
+def networks(of: str = SETS[0]) -> dict[str, Network]:
+    """Return the networks of a set by name, whether or not they can be made here."""
+    from bench.networks import light, packaged, recent, vision
 
-    found = (*light.NETWORKS, *vision.NETWORKS, *packaged.NETWORKS)
-    return {network.name: network for network in found}
+    found = (*light.NETWORKS, *vision.NETWORKS, *packaged.NETWORKS, *recent.NETWORKS)
+    return {network.name: network for network in found if network.set == of}

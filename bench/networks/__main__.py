@@ -14,13 +14,13 @@ from tabulate import tabulate
 from bench.networks import Network, networks
 from bench.networks.model import resize, save
 from bench.networks.problem import keep
-from bench.options import words
+from bench.options import OPTIONS, words
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Make the files; return 1 if one of those named could not be made."""
-    known = networks()
     args = parser().parse_args(argv)
+    known = networks(args.set)
     console = Console(stderr=True, highlight=False)
     if args.folder is None:
         print(table(known.values()))
@@ -39,7 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             start = time.perf_counter()
             model = network.make(network.inputs)
-            resize(model, network.inputs)
+            if not network.fixed:
+                resize(model, network.inputs)
             save(model, path)
             keep(network, path)
             console.print(f"{label}: {path.stat().st_size / 1e6:.1f} MB in {time.perf_counter() - start:.1f} s")
@@ -50,6 +51,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     p = argparse.ArgumentParser(prog="bench.networks", description=__doc__)
     p.add_argument("folder", type=Path, nargs="?", metavar="DIR", help="output folder; without it, print a list")
+    p.add_argument("--set", **OPTIONS["--set"])
     p.add_argument("--only", default="", metavar="NAMES", help="comma-separated subset of the networks")
     p.add_argument("--again", action="store_true", help="also rewrite existing files")
     return p

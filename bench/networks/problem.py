@@ -32,12 +32,15 @@ class NetworkProblem:
         Number of images, which are all equal, so that all outputs are equal.
     full : NetworkProblem or None
         The float32 network, if this is an int8 one.
+    unordered : bool
+        Whether the rows of its outputs have no fixed order.
     """
 
     path: Path
     arrays: Path
     batch: int = 1
     full: NetworkProblem | None = None
+    unordered: bool = False
 
     def feed(self) -> dict[str, np.ndarray]:
         """Return the inputs by name."""
@@ -67,17 +70,17 @@ def keep(network: Network, path: Path) -> Path:
     return kept
 
 
-def asked(folder: Path, names: str) -> dict[str, Network]:
-    """Return the networks in a folder that the option --networks names; all of them if it is empty.
+def asked(folder: Path, names: str, of: str) -> dict[str, Network]:
+    """Return the networks of a set in a folder that the option --networks names; all of them if it is empty.
 
     Raises
     ------
     SystemExit
         If the folder has no network, or lacks a named one.
     """
-    there = {name: each for name, each in networks().items() if (folder / f"{name}.onnx").is_file()}
+    there = {name: each for name, each in networks(of).items() if (folder / f"{name}.onnx").is_file()}
     if not there:
-        raise SystemExit(f"No network is in {folder}. Make some: python -m bench.networks {folder}")
+        raise SystemExit(f"No network is in {folder}. Make some: python -m bench.networks {folder} --set {of}")
     return {name: there[name] for name in words(names, there, "--networks") or there}
 
 
@@ -93,12 +96,16 @@ def problems(
     ------
     FileNotFoundError
         If a network's file is missing.
+    SystemExit
+        If there are several images, and a network's file is for one.
     ModuleNotFoundError
         If an int8 file is missing, and ONNX Runtime, which makes it, is not installed.
     """
     with tempfile.TemporaryDirectory(prefix="bench-networks-") as other:
         found = {}
         for name, network in chosen.items():
+            if network.fixed and batch > 1:
+                raise SystemExit(f"{name} is for one image: --batch 1.")
             path = folder / f"{name}.onnx"
             found[name] = _problem(network, path, batch, Path(other))
             if integers:
@@ -122,4 +129,4 @@ def _problem(network: Network, path: Path, batch: int, other: Path) -> NetworkPr
         resize(model, batched(network.inputs, batch))
         save(model, more)
         path = more
-    return NetworkProblem(path, arrays, batch)
+    return NetworkProblem(path, arrays, batch, unordered=network.unordered)

@@ -117,3 +117,23 @@ def test_the_chart_is_read_on_a_phone(tmp_path, dark):
     ink, paper = [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in colours]
     assert (ink > paper) == dark and abs(ink - paper) > 400
     assert min(sizes) >= 11
+
+
+def test_runs_of_some_recent_networks_are_merged_with_those_stored():
+    def recent(**seconds: float) -> dict:
+        made = run("float32", cpuconv=[0.01, 0.01])
+        lines = [
+            dict(made["lines"][0], label=name, ratio={"median": each, "best": each}) for name, each in seconds.items()
+        ]
+        return made | {"lines": lines, "geomean": None}
+
+    (found,) = chart.merged([recent(yolov8n=1.0, swin_tiny=2.0), recent(yolo11n=4.0, yolov8n=8.0)])
+    assert [line["label"] for line in found["lines"]] == ["yolov8n", "yolo11n", "swin_tiny"]
+    assert found["geomean"]["median"] == pytest.approx(4.0) and found["worst"]["median"] == 2.0
+
+
+def test_the_page_of_recent_networks_is_current():
+    runs = chart.stored(chart.RECENT_FIGURES)
+    assert chart.RECENT_PAGE.read_text(encoding="utf-8") == chart.replaced(
+        chart.RECENT_PAGE, chart.tables(runs), chart.MARKS
+    )

@@ -59,7 +59,7 @@ NETWORK = Network("tiny", SHAPES, tiny, {"numpy": "numpy"})
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Files of the tiny network, the only one that there is."""
     for room in (problem, __main__):
-        monkeypatch.setattr(room, "networks", lambda: {"tiny": NETWORK})
+        monkeypatch.setattr(room, "networks", lambda *_: {"tiny": NETWORK})
     assert __main__.main([str(tmp_path)]) == 0
     return tmp_path
 
@@ -122,7 +122,7 @@ def test_the_command_makes_files_once_and_tells_what_is_missing(folder: Path, ca
     made = (folder / "tiny.onnx").stat().st_mtime_ns
     assert __main__.main([str(folder)]) == 0 and (folder / "tiny.onnx").stat().st_mtime_ns == made
     lacking = Network("lacking", SHAPES, tiny, {"no_such": "such==1"})
-    monkeypatch.setattr(__main__, "networks", lambda: {"tiny": NETWORK, "lacking": lacking})
+    monkeypatch.setattr(__main__, "networks", lambda *_: {"tiny": NETWORK, "lacking": lacking})
     assert __main__.main([str(folder)]) == 0 and __main__.main([str(folder), "--only", "lacking"]) == 1
     assert "it needs: pip install such==1" in " ".join(capsys.readouterr().err.split())
     assert __main__.main([]) == 0 and "x 1x3x6x6" in capsys.readouterr().out

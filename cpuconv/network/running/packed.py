@@ -1,4 +1,4 @@
-"""Packed constants, shared by the programs of a model."""
+"""Packed constants, shared by the programs of a model and by the models of a process."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from cpuconv.kernels.binding.tensor_view import FLOAT32
 from cpuconv.memory.large_pages import Pool
 from cpuconv.memory.mapped_files import backing, owned_copy
 
+_of_process: weakref.WeakValueDictionary[tuple[tuple[str, bytes], Any], np.ndarray] = weakref.WeakValueDictionary()
+"""Packed constants of all models: two sessions of one file have one copy. Never iterated, so it needs no lock."""
 OF_TRIES = 1 << 29
 """Bytes that are retained between variants of a network, as these read nearly the same constants."""
 
@@ -22,7 +24,8 @@ class Packed:
     """Packed constants by content and form; programs that read equal ones in one form share them.
 
     Names do not identify constants, as rewrites for other sizes may reuse a name for other elements. An array exists as
-    long as a program reads it. Only one thread at a time may add constants; programs may be dropped meanwhile.
+    long as a program reads it, of any model. Only one thread at a time may add constants; programs may be dropped
+    meanwhile.
 
     Parameters
     ----------
@@ -66,7 +69,10 @@ class Packed:
         key = self._content(array), form
         made = self._arrays.get(key)
         if made is None:
-            made = self._arrays[key] = owned_copy(make())
+            made = _of_process.get(key)
+            if made is None:
+                made = _of_process[key] = owned_copy(make())
+            self._arrays[key] = made
             if made.nbytes <= self._keeps:
                 self._keeps -= made.nbytes
                 self._kept.append(made)

@@ -83,6 +83,6 @@ def test_constants_stay_as_far_as_they_fit():
     assert [int(array[0]) for array in made] == [0, 1, 2, 2]
     assert len(packed) == 2
     alone = Packed()
-    alone.get(arrays[0], "form", pack(arrays[0]))
+    alone.get(arrays[0], "another form", pack(arrays[0]))
     gc.collect()
     assert len(alone) == 0
