@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from cpuconv.api.network import compile, load
     from cpuconv.api.queue import Failed, Queue, map
     from cpuconv.conv.reorder import reorder
+    from cpuconv.images.geometry import Geometry
+    from cpuconv.images.image import Image
     from cpuconv.integrations.inference_session import InferenceSession, SessionOptions
     from cpuconv.integrations.run_options import RunOptions
     from cpuconv.network.model import Model
@@ -44,6 +46,8 @@ __all__ = [
     "CpuconvError",
     "CpuconvWarning",
     "Failed",
+    "Geometry",
+    "Image",
     "InferenceSession",
     "Model",
     "Plan",
@@ -77,6 +81,8 @@ __getattr__ = _lazily(  # imported at first use: a single convolution does not n
         "cpuconv.api.network": ("compile", "load"),
         "cpuconv.api.queue": ("Failed", "Queue", "map"),
         "cpuconv.conv.reorder": ("reorder",),
+        "cpuconv.images.geometry": ("Geometry",),
+        "cpuconv.images.image": ("Image",),
         "cpuconv.integrations.inference_session": ("InferenceSession", "SessionOptions"),
         "cpuconv.integrations.run_options": ("RunOptions",),
         "cpuconv.network.model": ("Model",),

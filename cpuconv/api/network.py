@@ -29,6 +29,7 @@ EXPORTED = ".pt2"  # extension of files of torch.export
 if TYPE_CHECKING:
     import onnx
 
+    from cpuconv.images.image import Image
     from cpuconv.network.precision.errors import Metric
     from cpuconv.network.precision.trials import Listener
     from cpuconv.option_types import Accuracy, Hint, NodePrecisions, Precision, PrecisionOrAuto, Strategy, Threads
@@ -53,6 +54,7 @@ def compile(
     skip_passes: Sequence[str] = (),
     idle_bytes: int | None = None,
     hint: Hint = "latency",
+    images: Mapping[str, Image] | None = None,
 ) -> Model:
     """Prepare a network to run: read, rewrite, plan layouts, assign memory and record the program.
 
@@ -106,6 +108,9 @@ def compile(
         "latency": one run uses all `threads`. "throughput": concurrent runs (`Queue`, `map`, `Model.submit`) share
         them; `Model.streams` and `Model.threads` are those of 1, 2, 4, … threads per run with most runs per second,
         measured on random data if no size is open.
+    images : mapping of str to Image, or None
+        Inputs that take pictures of uint8 and any size, by name: how these are resized and normalised. Saved models
+        keep it.
 
     Returns
     -------
@@ -168,7 +173,11 @@ def compile(
     options = Rewriting(strict, tuple(skip_passes))
     made: dict[str, Any] = {"source": _again(source, graph), "auto": any_threads, "early": True}
     if not auto:
-        return compiled(graph, target, shapes, options, **made).with_origin(origin(compile, given))
+        return (
+            compiled(graph, target, shapes, options, **made)
+            .with_images(images or {})
+            .with_origin(origin(compile, given))
+        )
     from cpuconv.network.precision.errors import relative_rms
     from cpuconv.network.precision.prediction_bound import doubt
     from cpuconv.quantizing.automatic.chosen import chosen_for
@@ -190,9 +199,8 @@ def compile(
     if chosen.graph is not graph:  # the weights of this one were quantised
         chosen = chosen._replace(graph=replace(chosen.graph, defaults={}))
         made["source"] = lambda: chosen.graph
-    return compiled(chosen.graph, replace(chosen.target, threads=most), shapes, options, **made).with_table(
-        chosen.table
-    )
+    model = compiled(chosen.graph, replace(chosen.target, threads=most), shapes, options, **made)
+    return model.with_table(chosen.table).with_images(images or {})
 
 
 def load(
@@ -268,7 +276,7 @@ def load(
     shapes = {} if input_shapes is None else input_shapes
     again = _again(saved, saved.graph)
     loaded = compiled(saved.graph, target, shapes, settings.rewriting, source=again, saved=saved, early=True)
-    return loaded.with_origin(origin(load, given))
+    return loaded.with_images(saved.images).with_origin(origin(load, given))
 
 
 def _fastest(model: Model, feed: Mapping[str, Any]) -> int:

@@ -31,7 +31,8 @@ def most_runs_per_second(compile_for: Callable[[int], Model], cores: int) -> Mod
     one = compile_for(1)
     values = [Value(port.shape, port.dtype) for port in one.inputs]
     if cores == 1 or not all(value.concrete for value in values):
-        return one.with_streams(cores)
+        one.set_streams(cores)
+        return one
     made = {1: one} | {count: compile_for(count) for count in thread_counts(cores)[1:]}
     feed = {port.name: random_array(value) for port, value in zip(one.inputs, values, strict=True)}
     queues = {count: Queue(model, cores // count) for count, model in made.items()}
@@ -42,7 +43,8 @@ def most_runs_per_second(compile_for: Callable[[int], Model], cores: int) -> Mod
         for count, queue in queues.items():
             rates[count] = max(rates[count], _runs_per_second(queue, feed, _SECONDS))
     best = max(rates, key=lambda count: (rates[count], -count))
-    return made[best].with_streams(cores // best)
+    made[best].set_streams(cores // best)
+    return made[best]
 
 
 def _runs_per_second(queue: Queue, feed: Mapping[str, np.ndarray], seconds: float) -> float:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
 from cpuconv.graph.ir import Graph, Value
 from cpuconv.graph.ops.base import is_float
+from cpuconv.images.files import picture_in
+from cpuconv.images.image import PRESETS, Image
+from cpuconv.network.model import Model
 from cpuconv.network.ports import Port
 from cpuconv.network.sizes.specialise import bound_inputs
 
@@ -129,7 +133,29 @@ def _closed(inputs: Mapping[str, Value], symbols: Mapping[str, int]) -> dict[str
     return closed
 
 
-def drawn(ports: Sequence[Port], given: Mapping[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
+def with_pictures(model: Model, files: Sequence[str], preset: str | None) -> dict[str, list[Any]]:
+    """Let the model's image input take pictures, unless it does, and return those in the files, by its name.
+
+    Raises
+    ------
+    ArgumentError
+        A file cannot be read, or not one input takes pictures.
+    """
+    if not files:
+        return {}
+    if preset is not None or not model.images:
+        image = Image.preset(preset or PRESETS[0], color="RGB")
+        names = [port.name for port in model.inputs if port.shape is not None and len(port.shape) == 4]
+        if len(names) != 1:
+            raise ArgumentError(must("--image", "left out where the network has not one image input", "given"))
+        model.with_images({names[0]: image})
+    (name, *more) = model.images
+    if more:
+        raise ArgumentError(must("--image", "left out where several inputs take pictures", "given"))
+    return {name: [picture_in(file, "--image") for file in files]}
+
+
+def drawn(ports: Sequence[Port], given: Mapping[str, Any], seed: int) -> dict[str, Any]:
     """Return an array per input: the given ones, and random ones that depend only on the seed."""
     rng = np.random.default_rng(seed)
     feed = {}

@@ -28,7 +28,7 @@ from cpuconv.api.precision import AUTO
 from cpuconv.cli import executing, quantizing
 from cpuconv.cli.arguments import engine_names, folder
 from cpuconv.cli.benchmarking import batch_sizes, benchmark
-from cpuconv.cli.feeds import RANDOM, divided, drawn, loaded, shapes
+from cpuconv.cli.feeds import RANDOM, divided, drawn, loaded, shapes, with_pictures
 from cpuconv.cli.model_options import add_inputs, add_model_options
 from cpuconv.cli.naming import in_options
 from cpuconv.cli.other_engines import ENGINES, Engine, prepared
@@ -79,7 +79,9 @@ def _run(options: argparse.Namespace) -> None:
     results = model.run(feed, results)
     seconds = time.perf_counter() - begun
     sources = dict.fromkeys(feed, RANDOM) | dict(options.input)
-    inputs = [{**each, "from": sources[each["name"]]} for each in summaries(feed)]
+    sources |= {name: ", ".join(options.image) for name in model.images if options.image}
+    arrays = {name: np.asarray(each[0] if isinstance(each, list) else each) for name, each in feed.items()}
+    inputs = [{**each, "from": sources[each["name"]]} for each in summaries(arrays)]
     outputs = summaries(results)
     files = {} if options.output is None else save(results, options.output)
     if options.json:
@@ -166,12 +168,13 @@ def _compile(options: argparse.Namespace) -> None:
         print(f"{options.output}: {size / 1e6:.2f} MB, for {count_of(model.threads, 'thread')}")
 
 
-def _fed(options: argparse.Namespace) -> tuple[Model, dict[str, np.ndarray]]:
+def _fed(options: argparse.Namespace) -> tuple[Model, dict[str, Any]]:
     """Return the model for the inputs given in the options, and its feed."""
     files = dict(options.input)
     given = {name: loaded(name, file) for name, file in files.items() if file != RANDOM}
     model = _compiled(options, given, list(files))
-    return model, drawn(model.inputs, given, options.seed)
+    pictures = with_pictures(model, options.image, options.preset)
+    return model, drawn(model.inputs, {**given, **pictures}, options.seed)
 
 
 def _compiled(options: argparse.Namespace, given: Mapping[str, np.ndarray], named: Sequence[str] = ()) -> Model:

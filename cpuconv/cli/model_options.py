@@ -11,6 +11,7 @@ from cpuconv.cli.arguments import given_input, node_precision, precision
 from cpuconv.cli.feeds import RANDOM
 from cpuconv.conv.choice.model import ACCURACIES, STRATEGIES
 from cpuconv.conv.choice.target import PRECISIONS
+from cpuconv.images.image import PRESETS
 
 
 def add_model_options(made: argparse.ArgumentParser) -> None:
@@ -86,5 +87,17 @@ def add_inputs(made: argparse.ArgumentParser) -> None:
         default=[],
         help=f"array for an input; may be repeated (default: {RANDOM}; floats follow the standard normal "
         "distribution, integers are from 0 to 9)",
+    )
+    made.add_argument(
+        "--image",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="picture for the network's image input, resized and normalised; repeated: a batch",
+    )
+    made.add_argument(
+        "--preset",
+        choices=PRESETS,
+        help="how pictures become the input: as these networks (default: as the saved model states, or imagenet)",
     )
     made.add_argument("--seed", metavar="N", type=whole, default=0, help="seed of the random numbers (default: 0)")

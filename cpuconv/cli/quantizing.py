@@ -11,6 +11,7 @@ from autotune.cli.wide import add_wide, on_screen
 from baselib.files import write_whole
 from cpuconv.cli.progress import bar
 from cpuconv.cli.quantized_page import page
+from cpuconv.images.image import PRESETS, Image
 from cpuconv.quantizing.arguments import TYPES
 from cpuconv.quantizing.data.images import ImageForm
 from cpuconv.quantizing.quantize import quantize
@@ -69,6 +70,9 @@ def add_options(made: argparse.ArgumentParser) -> None:
             help=f"{what} of images per channel, from 0 to 1 (default: {','.join(map(str, numbers))})",
         )  # fmt: skip
     made.add_argument(
+        "--preset", choices=PRESETS, help="how images become the input, in place of --mean and --std: as these networks"
+    )
+    made.add_argument(
         "--threads", metavar="N", type=positive(int), help="threads of the runs on samples (default: the cores allowed)"
     )
     made.add_argument("--json", action="store_true", help="print as JSON")
@@ -86,7 +90,9 @@ def run(options: argparse.Namespace) -> None:
             refuse_slower=not options.no_timing, method=options.method, percentile=options.percentile,
             activations=options.activations, keep=options.keep, equalize=_EQUALIZE[options.equalize],
             correct_biases=not options.no_correct, full_range=options.full_range, input_shapes=dict(options.shape),
-            image_mean=options.mean, image_std=options.std, threads=options.threads, progress=progress,
+            image_mean=options.mean, image_std=options.std,
+            image=None if options.preset is None else Image.preset(options.preset), threads=options.threads,
+            progress=progress,
         )  # fmt: skip
     if options.html is not None:
         write_whole({options.html: page(Path(options.model).stem, made)})

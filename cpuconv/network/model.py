@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import numpy as np
 
@@ -17,17 +17,17 @@ from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError, kind_o
 from cpuconv.graph.ir import Value
 from cpuconv.graph.stopping import Stop
 from cpuconv.memory.mapped_files import check_unchanged
+from cpuconv.network.background_runs import BackgroundRuns
 from cpuconv.network.definition import Definition
 from cpuconv.network.ports import Port, arrays_for, converted, fed
 from cpuconv.network.program_cache import ProgramCache
-from cpuconv.runtime.streams import Streams
-from cpuconv.runtime.threads import maximum_threads
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     from numpy.typing import NDArray
 
+    from cpuconv.images.geometry import Geometry
+    from cpuconv.images.image import Image
+    from cpuconv.images.preprocessing import Pictures
     from cpuconv.network.reports.explain import Explanation
     from cpuconv.network.reports.precisions import PrecisionTable
     from cpuconv.network.reports.profile import Profile
@@ -40,7 +40,7 @@ class Opened(NamedTuple):
     arrays: Mapping[str, np.ndarray]
 
 
-class Model:
+class Model(BackgroundRuns):
     """A network, made by `cpuconv.compile` or `cpuconv.load`. Several threads may run it concurrently.
 
     Attributes
@@ -49,6 +49,8 @@ class Model:
         Names, shapes (with symbols) and dtypes. An output that the model lists twice occurs twice.
     defaults : tuple of Port
         Inputs that have an initializer, and may be omitted from a feed.
+    images : mapping of str to Image
+        Inputs that take pictures, by name.
     """
 
     def __init__(
@@ -62,13 +64,14 @@ class Model:
 
         `reopened` compiles the model in which given defaults are inputs.
         """
+        super().__init__()
         self._definition, self._programs, self._reopened = definition, programs, reopened
         self._precisions: PrecisionTable | None = None
         self._opened: Opened | None = None
         self._opening = Lock(brief=False)
         self._made_by: Callable[[], Model] | None = None
-        self._stated_streams: int | None = None
-        self._background: Streams | None = None
+        self.images: Mapping[str, Image] = {}
+        self._pictures: Pictures | None = None
         listed = [(name, outputs[name]) for name in definition.order]
         self.inputs, self.outputs, self.defaults = (
             tuple(Port(name, value.shape, value.dtype) for name, value in ends)
@@ -99,11 +102,6 @@ class Model:
         self._made_by = made_by
         return self
 
-    def with_streams(self, count: int) -> Model:
-        """Attach the number of streams, and return the model."""
-        self._stated_streams = count
-        return self
-
     def __call__(self, x: Any) -> NDArray[Any] | Any:
         """Run a network of one input: return an array if it has one output, else a dict of arrays.
 
@@ -125,6 +123,7 @@ class Model:
         results = self.run({self.inputs[0].name: x})
         return next(iter(results.values())) if len(results) == 1 else results
 
+    @overload
     def run(
         self,
         feed: Mapping[str, Any],
@@ -132,14 +131,35 @@ class Model:
         *,
         stop: Stop | None = None,
         convert: bool = False,
-    ) -> dict[str, np.ndarray]:
+        info: Literal[False] = False,
+    ) -> dict[str, np.ndarray]: ...
+    @overload
+    def run(
+        self,
+        feed: Mapping[str, Any],
+        out: Mapping[str, np.ndarray] | None = None,
+        *,
+        stop: Stop | None = None,
+        convert: bool = False,
+        info: Literal[True],
+    ) -> tuple[dict[str, np.ndarray], dict[str, list[Geometry]]]: ...
+    def run(
+        self,
+        feed: Mapping[str, Any],
+        out: Mapping[str, np.ndarray] | None = None,
+        *,
+        stop: Stop | None = None,
+        convert: bool = False,
+        info: bool = False,
+    ) -> Any:
         """Run the network.
 
         Parameters
         ----------
         feed : mapping of str to array
             An array for each input, of its shape and dtype. Arrays that are not C-contiguous are copied. Any of
-            `defaults` may be fed too; the first feed of one recompiles the network with it as an input.
+            `defaults` may be fed too; the first feed of one recompiles the network with it as an input. Inputs in
+            `images` take pictures of any size instead: one, or a list of them, or an array with a first axis of them.
         out : mapping of str to numpy.ndarray, or None
             C-contiguous arrays for some outputs, which overlap neither inputs nor each other; the others are allocated.
             Not possible for outputs whose sizes depend on elements.
@@ -149,11 +169,13 @@ class Model:
         convert : bool
             Whether to convert arrays of other dtypes to those of their inputs, such as uint8 images, or float64, the
             default of Python and NumPy. Otherwise other dtypes are an error.
+        info : bool
+            Whether to return where pictures are in their inputs, too.
 
         Returns
         -------
         dict of str to numpy.ndarray
-            The outputs by name.
+            The outputs by name; with `info`, also a dict of lists of `Geometry`, one per picture, by input name.
 
         Raises
         ------
@@ -175,6 +197,17 @@ class Model:
         """
         if stop is not None and not callable(stop):
             raise ArgumentTypeError(must("stop", "a callable without arguments, or None", kind_of(stop)))
+        if self._pictures is None:
+            outputs = self._run(feed, out, stop, convert)
+            return (outputs, {}) if info else outputs
+        with self._pictures.fed(feed) as (arrays, places):
+            outputs = self._run(arrays, out, stop, convert)
+        return (outputs, places) if info else outputs
+
+    def _run(
+        self, feed: Mapping[str, Any], out: Mapping[str, np.ndarray] | None, stop: Stop | None, convert: bool
+    ) -> dict[str, np.ndarray]:
+        """`run` for arrays of the inputs' shapes."""
         if self.defaults and (opened := self._opened_for(feed)) is not None:
             return opened.model.run({**opened.arrays, **feed}, out, stop=stop, convert=convert)
         arrays = fed(self.inputs, converted(self.inputs, feed) if convert else feed)
@@ -188,30 +221,6 @@ class Model:
         finally:
             self._programs.remember(made)  # its size changes with the number of callers and with sizes of its suffix
         return outputs
-
-    def submit(self, feed: Mapping[str, Any]) -> Future[dict[str, np.ndarray]]:
-        """Run the network in the background: in one of `streams` threads, after the runs submitted before.
-
-        Parameters
-        ----------
-        feed : mapping of str to array
-            As for `run`; do not write into the arrays until the run is done.
-
-        Returns
-        -------
-        concurrent.futures.Future
-            Its `result()` is the dict of outputs, or raises what `run` raises; `cancel()` works until the run begins.
-        """
-        with self._opening:
-            if self._background is None:
-                self._background = Streams(self.streams)
-        return self._background.submit(self.run, feed)
-
-    async def run_async(self, feed: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Run the network in the background, as `submit` does, and return its outputs to a coroutine."""
-        import asyncio  # deferred: takes 20 ms
-
-        return await asyncio.wrap_future(self.submit(feed))
 
     def profile(self, feed: Mapping[str, Any], runs: int = 20, *, watch: bool = False) -> Profile:
         """Time each operator separately, and whole runs.
@@ -235,21 +244,27 @@ class Model:
         ArgumentError, ArgumentTypeError
             `runs` is not an integer of at least 1, or the feed is wrong, as for `run`.
         """
-        from cpuconv.network.reports.profile import combined, profile
-
         if isinstance(runs, bool) or not hasattr(runs, "__index__") or int(runs) < 1:
             raise ArgumentError(must("runs", "an integer, 1 or more", repr(runs)))
+        if self._pictures is None:
+            return self._profile(feed, int(runs), watch)
+        with self._pictures.fed(feed) as (given, _):
+            return self._profile(given, int(runs), watch)
+
+    def _profile(self, feed: Mapping[str, Any], runs: int, watch: bool) -> Profile:
+        from cpuconv.network.reports.profile import combined, profile
+
         if self.defaults and (opened := self._opened_for(feed)) is not None:
             return opened.model.profile({**opened.arrays, **feed}, runs, watch=watch)
         arrays = fed(self.inputs, feed)
         made, given = self._programs.fitting(arrays)
         made = self._programs.builder.detailed(made)
         outputs = arrays_for(made.executable.outputs, {}, arrays)
-        head = profile(made.executable, given, list(outputs.values()), int(runs), watch=watch)
+        head = profile(made.executable, given, list(outputs.values()), runs, watch=watch)
         if made.suffix is None:
             return head
         values = {**dict(zip(self._definition.inputs, arrays, strict=True)), **outputs}
-        return combined([head, *made.suffix.profiles(values, int(runs))])
+        return combined([head, *made.suffix.profiles(values, runs)])
 
     def _opened_for(self, feed: Mapping[str, Any]) -> Opened | None:
         """The model in which the defaults in the feed are inputs; None if it has none of them."""
@@ -306,15 +321,26 @@ class Model:
         self._precisions = precisions
         return self
 
+    def with_images(self, images: Mapping[str, Image]) -> Model:
+        """Let inputs take pictures, by name, and return the model.
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError
+            A name is no input, or the input does not take such pictures.
+        """
+        if images:
+            from cpuconv.images.preprocessing import Pictures  # deferred: few programs need it
+
+            ports = {port.name: (port.shape, port.dtype) for port in self.inputs}
+            self._pictures = Pictures(images, ports, self._definition.settings.threads)
+            self.images = dict(images)
+        return self
+
     @property
     def threads(self) -> int:
         """Maximum number of threads of a run; where it depends on the sizes, that of the sizes that ran last."""
         return self._programs.threads
-
-    @property
-    def streams(self) -> int:
-        """Number of concurrent runs that occupy all cores, or that ``hint="throughput"`` selected."""
-        return self._stated_streams or max(1, maximum_threads() // self.threads)
 
     @property
     def nbytes(self) -> int:
@@ -367,4 +393,5 @@ class Model:
             )
             settings = replace(definition.settings, threads=self.threads)  # the fastest number, if it was determined
             names = programs.kernels() if kernels else None
-            write(Path(path), ends, graph, settings, programs.to_save(), programs.forms, names)
+            images = {name: image.to_dict() for name, image in self.images.items()}
+            write(Path(path), ends, graph, settings, programs.to_save(), programs.forms, names, images)

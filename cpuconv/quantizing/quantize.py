@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cpuconv.errors import CpuconvWarning, SourceError
+from cpuconv.errors import ArgumentTypeError, CpuconvWarning, SourceError, kind_of, must
+from cpuconv.images.image import Image
 from cpuconv.network.saved.container import is_saved
 from cpuconv.quantizing import arguments
 from cpuconv.quantizing.calibrating import Calibration, Progress
@@ -63,6 +64,7 @@ def quantize(
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     image_mean: Sequence[float] = ImageForm.mean,
     image_std: Sequence[float] = ImageForm.std,
+    image: Image | None = None,
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Quantized:
@@ -121,6 +123,8 @@ def quantize(
     image_mean, image_std : sequence of float
         Normalisation of images, pixels from 0 to 1: mean and standard deviation, one number or one per channel. uint8
         inputs get the pixels unchanged.
+    image : Image or None
+        How images become the input; it replaces `image_mean` and `image_std`.
     threads : int or None
         Threads of the runs on the samples; None: `get_num_threads()`.
     progress : callable or None
@@ -153,6 +157,8 @@ def quantize(
     arguments.check_callable("metric", metric)
     arguments.check_callable("progress", progress)
     mean, std = (arguments.numbers(name, of) for name, of in (("image_mean", image_mean), ("image_std", image_std)))
+    if image is not None and not isinstance(image, Image):
+        raise ArgumentTypeError(must("image", "a cpuconv.Image or None", kind_of(image)))
     arguments.check_bool("equalize", equalize, none=True)
     for name, given in (
         ("correct_biases", correct_biases), ("refuse_slower", refuse_slower), ("full_range", full_range),
@@ -164,7 +170,7 @@ def quantize(
     onnx_package("the quantised model is written by the package onnx")  # check before hours of work
     graph, metadata = read_with_metadata(source)
     ports = arguments.ports(graph, {} if input_shapes is None else input_shapes)
-    samples = samples_of(data, ports, ImageForm(mean, std))
+    samples = samples_of(data, ports, ImageForm(mean, std, image))
     feed = next(iter(samples))
     network = prepared(graph, {name: array.shape for name, array in feed.items()})
     quantizable = layers_of(network.graph)

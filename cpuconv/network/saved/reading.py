@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -35,6 +35,9 @@ from cpuconv.network.sizes.prepared import Prepared, Rewriting
 from cpuconv.network.sizes.specialise import specialise
 from cpuconv.runtime.code.packs.pack_file import Part
 
+if TYPE_CHECKING:
+    from cpuconv.images.image import Image
+
 _WRONG = (
     TypeError, ValueError, LookupError, AttributeError, ArithmeticError, AssertionError, MemoryError, RecursionError,
 )  # fmt: skip
@@ -53,6 +56,7 @@ class Saved:
     graph : Graph
         The graph as it was read; for a network of fixed sizes, only its inputs and outputs, and a placeholder node.
     settings : Settings
+    images : dict of str to Image
     fits : bool
         Whether it was saved on this CPU with the current packing code; otherwise packed weights are not read.
 
@@ -97,6 +101,7 @@ class Saved:
         self._packed = self._forms(packed) if self.fits else {}
         self._raw = {self._file.checksum(raw): raw for raw, _ in self._packed}
         self._programs = {tuple(map(sizes_of, must_be(list, each["shapes"]))): each for each in list_of(dict, programs)}
+        self.images = _images(must_be(dict, header.get("images", {})))
         order = tuple(list_of(str, header.get("order", list(outputs))))
         if {*order} != {*outputs}:
             raise SourceError("its outputs differ from its list of outputs")
@@ -285,6 +290,14 @@ class Saved:
 
 def _ports(data: Any) -> dict[str, Value]:
     return {name: value_from_plain(value) for name, value in must_be(dict, data).items()}
+
+
+def _images(data: Mapping[str, Any]) -> dict[str, Image]:
+    if not data:
+        return {}
+    from cpuconv.images.image import Image  # deferred: few models take pictures
+
+    return {name: Image.from_dict(must_be(dict, each)) for name, each in data.items()}
 
 
 def _settings(data: Mapping[str, Any]) -> Settings:

@@ -29,6 +29,7 @@ def write(
     programs: Iterable[SavedProgram],
     packed: Callable[[np.ndarray], Mapping[str, np.ndarray]],
     names: Iterable[str] | None = None,
+    images: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a model.
 
@@ -45,6 +46,8 @@ def write(
         Returns the packed forms of a constant, by `form_digest`.
     names : iterable of str or None
         Names of the kernels whose machine code is included.
+    images : mapping of str to dict, or None
+        Plain values of the inputs that take pictures, by name.
 
     Raises
     ------
@@ -84,6 +87,8 @@ def write(
     }
     if len(order) > len(outputs):
         header["order"] = list(order)
+    if images:
+        header["images"] = dict(images)
     if names is not None:
         header["kernels"] = {"made": kernels.here(), "block": blocks.add(kernels.packed(names))}
     blocks.write(path, header)

@@ -1,0 +1,1 @@
+"""Pictures as inputs of networks: their description, resize and geometry."""

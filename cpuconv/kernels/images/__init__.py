@@ -1,0 +1,1 @@
+"""Kernels that resize pictures and write them as inputs of networks."""
