@@ -41,7 +41,6 @@ from cpuconv.kernels.elementwise.expression import Constant, Expression, Operand
 from cpuconv.problem.quantization import bounds
 
 _INT8_DTYPES = (U8.dtype, S8.dtype)
-_MIXED = 2  # operands of which some may be bfloat16, others float32
 Form = Callable[..., Any]  # maps node and operands (None: absent) to an expression or None
 
 # --- forms ----------------------------------------------------------------------------------------------------------
@@ -311,9 +310,8 @@ def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     orders = (DENSE, CHANNELS_LAST) if len(shape) in (3, 4) and target.channels_last else (DENSE,)
     kinds = target.forms(STRIDED) if rounds else (STRIDED,)
     free = [at for at, value in read.items() if value.array is None]
-    mixed = (
-        itertools.product(kinds, repeat=len(free)) if len(free) <= _MIXED else ([each] * len(free) for each in kinds)
-    )
+    wide = len(free) > 2  # of two operands, one may be bfloat16 and the other float32
+    mixed = ([each] * len(free) for each in kinds) if wide else itertools.product(kinds, repeat=len(free))
     typed = [dict(zip(free, each, strict=True)) for each in mixed]
     ways: list[tuple[dict[int, str | None], str, Any]] = [
         ({at: _plain_form(v, shape, plain, forms.get(at, STRIDED)) for at, v in read.items()}, output, shape)
@@ -323,11 +321,10 @@ def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     if len(shape) in (3, 4):
         forms_with_blocks = {position: _form_with_blocks(value, shape) for position, value in read.items()}
         if BLOCKED in forms_with_blocks.values() and None not in forms_with_blocks.values():
-            sizes = blocked_shape(shape, target.isa.lanes)
             blocks = target.blocks() if rounds else (BLOCKED,)
             for form in blocks:
-                forms = {at: form if _stored(way, read[at]) else way for at, way in forms_with_blocks.items()}
-                ways += [(forms, output, sizes) for output in blocks]
+                forms = {at: form if at in free and way == BLOCKED else way for at, way in forms_with_blocks.items()}
+                ways += [(forms, output, blocked_shape(shape, target.isa.lanes)) for output in blocks]
     offers = []
     for forms, output, sizes in ways:
         written = math.prod(sizes)
@@ -343,11 +340,6 @@ def _plain_form(value: Value, shape: Sequence[int], plain: str, form: str) -> st
     if value.array is None and plain == CHANNELS_LAST and value.shape == tuple(shape):
         return IN_BF16[plain] if form == STRIDED_BF16 else plain
     return form
-
-
-def _stored(form: str | None, value: Value) -> bool:
-    """Whether an operand in channel blocks is computed at run time."""
-    return form == BLOCKED and value.array is None
 
 
 # --- lowering -------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ Blocks of narrow elements are several vectors of 32-bit lanes (`loop_nests`). Ea
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -233,21 +234,16 @@ class _Nest:
         lane = self.tile.accesses[0].lane
         if element.integer:
             value = vec.nearest_int(vec.clip(value, *bounds(element)))
+        store: Any = functools.partial(store_int, fits=True) if element.integer else store_float
         if element != F32 and lane is None:
             place, there = self._lane(0, address, present), I64(vec.lanes) if present is None else present
             for i in reversed(range(vec.lanes)):  # missing lanes are written to the first one's address, before it
                 one = builder.extract_element(value, I64(i))
                 first = builder.extract_element(value, I64(0))
                 one = builder.select(builder.icmp_signed("<", I64(i), there), one, first)
-                if element.integer:
-                    store_int(Vector(builder, 1), element, one, place(i), fits=True)
-                else:
-                    store_float(Vector(builder, 1), element, one, place(i))
-        elif element.integer:
-            mask = None if present is None else first_lanes(vec, present)
-            store_int(vec, element, value, address, mask, fits=True)
+                store(Vector(builder, 1), element, one, place(i))
         elif element != F32:
-            store_float(vec, element, value, address, None if present is None else first_lanes(vec, present))
+            store(vec, element, value, address, None if present is None else first_lanes(vec, present))
         elif self.tile.accesses[0].lane is not None:
             if present is None:
                 vec.store(value, address)

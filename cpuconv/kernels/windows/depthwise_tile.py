@@ -219,12 +219,11 @@ def _row_address(tile: LaneTile, vec: Vector, memory: _Memory, x: Any, row: Any,
 def _weights(tile: LaneTile, vec: Vector, w: Any) -> Weight:
     """Weight vector i after `w`, loaded at its first use."""
     loaded: dict[int, Any] = {}
-    size = 4 * vec.lanes
 
     def weight(i: int) -> Any:
         if i not in loaded:
-            place = vec.offset(w, i * size)
-            loaded[i] = tile.words.product.load(vec, place, size) if tile.words else vec.load(place, align=size)
+            place = vec.offset(w, i * vec.size)
+            loaded[i] = tile.words.product.load(vec, place, vec.size) if tile.words else vec.load(place, align=vec.size)
         return loaded[i]
 
     return weight

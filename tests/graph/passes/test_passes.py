@@ -42,16 +42,6 @@ def twice(value: Expression) -> Expression:
     return value + op.Exp(value)
 
 
-wide, small, tokens = feed(1, 100, 3, 4), feed(1, 6, 6, 8), feed(2, 12, 8)
-MIX, MIX_BOTH = array(5, 100, 1, 1), array(5, 106, 1, 1)
-
-
-def enlarged(sizes: list[int] | None = None, **attributes: object) -> Expression:
-    """Planes that are enlarged, to twice the size or the one given."""
-    scales = None if sizes else np.array([1.0, 1.0, 2.0, 2.0])
-    return op.Resize(wide, None, scales, *([np.array(sizes)] if sizes else []), **attributes)
-
-
 HALF = np.dtype(np.float16)
 NOTHING = op.Relu(x)  # what a node that goes follows
 
@@ -155,51 +145,6 @@ CASES: list[tuple[str, tuple[Expression, ...] | Expression, str]] = [
     ("formulas", op.Max(x, 0.0), "Relu"),
     ("formulas", op.Min(op.Max(x, -1.0), 2.0), "Clip"),
     ("formulas", op.Min(op.Max(x, 3.0), 2.0), "Max Min"),
-    ("channel_mixing", op.Relu(op.Conv(enlarged(), MIX, array(5))), "Conv Resize Relu"),
-    ("channel_mixing", op.Conv(enlarged(mode="linear"), MIX), "Conv Resize"),
-    ("channel_mixing", op.Conv(op.Concat(enlarged(), small, axis=1), MIX_BOTH, array(5)), "Conv Conv Resize Add"),
-    (
-        "channel_mixing",
-        op.Conv(op.Concat(enlarged(), small, enlarged(mode="cubic"), axis=-3), np.concatenate([MIX_BOTH, MIX], 1)),
-        "Conv Conv Resize Conv Resize Add Add",
-    ),
-    (
-        "channel_mixing",
-        op.Conv(op.Concat(enlarged(), enlarged(mode="linear"), axis=1), np.concatenate([MIX, MIX], 1), array(5)),
-        "Conv Resize Conv Resize Add",
-    ),
-    ("channel_mixing", op.Conv(enlarged(sizes=[1, 100, 7, 9]), MIX), "Conv Resize"),
-    ("channel_mixing", op.Conv(op.Resize(wide, None, np.array([2.0, 2.0]), axes=[2, 3]), MIX), "Conv Resize"),
-    ("channel_mixing", op.Conv(op.Resize(wide, None, np.array([1, 1, 0.5, 1])), MIX), "Resize Conv"),
-    ("channel_mixing", op.Conv(op.Resize(wide, None, np.array([1, 1.005, 2, 2]), mode="linear"), MIX), "Resize Conv"),
-    (
-        "channel_mixing",
-        op.Conv(op.Concat(enlarged(), small, small, axis=1), array(5, 112, 1, 1)),
-        "Concat Conv Conv Resize Add",
-    ),
-    ("channel_mixing", op.Conv(enlarged(), array(5, 100, 3, 3)), "Resize Conv"),
-    ("channel_mixing", op.Conv(enlarged(), MIX, strides=[2, 2]), "Resize Conv"),
-    ("channel_mixing", op.Conv(twice(enlarged()), MIX), "Resize Exp Add Conv"),
-    ("channel_mixing", op.Linear(op.Linear(rows, array(8, 50), array(50)), array(50, 6), array(6)), "Linear"),
-    ("channel_mixing", op.Linear(op.Linear(rows, array(8, 2)), array(2, 9)), "Linear Linear"),
-    ("channel_mixing", op.Linear(op.Linear(rows, array(8, 50), activation=("relu",)), array(50, 6)), "Linear Linear"),
-    ("channel_mixing", op.Conv(op.Conv(x, array(50, 6, 1, 1)), array(5, 50, 1, 1), array(5)), "Conv"),
-    ("channel_mixing", op.Conv(op.Conv(x, array(50, 6, 3, 3)), array(5, 50, 1, 1)), "Conv Conv"),
-    (
-        "channel_mixing",
-        op.Conv(op.Reshape(op.Transpose(op.Linear(tokens, array(8, 50)), perm=[0, 2, 1]), [2, 50, 3, 4]), MIX[:, :50]),
-        "Linear Transpose Reshape",
-    ),
-    (
-        "channel_mixing",
-        op.Linear(op.Transpose(op.Conv(x, array(50, 6, 1, 1), array(50)), perm=[0, 2, 3, 1]), array(50, 5)),
-        "Conv Transpose",
-    ),
-    (
-        "channel_mixing",
-        op.Conv(op.Reshape(op.Linear(tokens, array(8, 50)), [2, 50, 3, 4]), MIX[:, :50]),
-        "Linear Reshape Conv",
-    ),
     ("linear", op.MatMul(rows, array(8, 5)), "Linear"),
     ("linear", op.MatMul(rows, array(1, 8, 5)), "Linear"),
     ("linear", op.MatMul(rows, array(2, 8, 5)), "MatMul"),
