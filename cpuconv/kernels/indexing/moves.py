@@ -216,7 +216,7 @@ def moves(
         "size": size,
         "step": step,
         "row": rows.row,
-        "span": data.size,
+        "span": greatest(data.size, data.shape[0] * data.strides[0]) if data.shape else data.size,
         "failure": Ref(FAILURE),
         "name": name_words(name),
     }

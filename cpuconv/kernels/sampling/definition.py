@@ -195,11 +195,11 @@ def roi_align(stated: Attributes, x: np.ndarray, rois: np.ndarray, images: np.nd
             _samples(start, side, count, stated["sampling_ratio"], length)
             for start, side, count, length in zip((y0, x0), sides, outputs, x.shape[2:], strict=True)
         )
-        if not rows.size or not columns.size:
+        if not (rows.size and columns.size):
             continue
         for (p, bin_rows), (q, bin_columns) in product(enumerate(rows), enumerate(columns)):
             taken = image[:, bin_rows.ravel()[:, None], bin_columns.ravel()]
             terms = taken * row_weights[p].ravel()[:, None] * column_weights[q].ravel()
-            total = terms.max((1, 2)) if stated["mode"] == "max" else terms.sum((1, 2)) * 4 / terms[0].size
+            total = terms.max((1, 2)) if stated["mode"] == "max" else terms.sum((1, 2)) * 4 / math.prod(terms.shape[1:])
             y[number, :, p, q] = total
     return y

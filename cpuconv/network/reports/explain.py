@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
+
+import numpy as np
 
 from baselib.data_classes import dataclass
 from baselib.screen import Column, Report, Table
 from cpuconv.conv.choice.model import Choice
 from cpuconv.graph.control import is_control
 from cpuconv.graph.control import summary as summary_of
-from cpuconv.graph.ir import Node
+from cpuconv.graph.ir import Graph, Node
+from cpuconv.kernels.binding.tensor_view import stored_as
 from cpuconv.network.notes import Note
 from cpuconv.network.reports.rewrites import summary
 from cpuconv.network.running.executable import Executable
@@ -137,8 +141,8 @@ class Explanation(Report):
         rows = []
         names = {value: output for output, value in network_plan.outputs.items()}
         built = {name_of(operation.node_plan.node): operation.node_plan for operation in executable.operations}
-        copies = [operation for operation in executable.operations if operation.node_plan.node.op == COPY]
-        seconds = sum(operation.seconds for operation in executable.operations)
+        copies = [node for node in network_plan.nodes if node.node.op == COPY]
+        everything = sum(map(_seconds, network_plan.nodes))
         for node in network_plan.nodes:
             node = built.get(name_of(node.node), node)  # a program may have other kernels than the plan
             shape = network_plan.graph.value(next(filter(None, node.node.outputs))).shape or ()
@@ -157,8 +161,8 @@ class Explanation(Report):
             made=[(note.rewrite, _brief(note)) for note in notes if note.gained],
             reorders=sum(row.op == COPY for row in rows),
             conversions=sum(row.op == COPY and CONVERTS in row.types for row in rows),
-            copied_bytes=sum(operation.inputs + operation.outputs for operation in copies),
-            copy_share=sum(operation.seconds for operation in copies) / seconds if seconds else 0.0,
+            copied_bytes=sum(_copied(node, network_plan.graph) for node in copies),
+            copy_share=sum(map(_seconds, copies)) / everything if everything else 0.0,
             arena_bytes=memory.arena,
             unshared_bytes=memory.unshared,
             raw_bytes=executable.raw_bytes,
@@ -218,6 +222,21 @@ class Explanation(Report):
             "no others are cheaper" if above < 0.01 else f"the cheapest is at most {above:.1f}% above what is possible"
         )
         return f"layouts: {self.plan} (decided by: {self.plan_decided_by}); by the models {', '.join(costs)}; {bound}"
+
+
+def _seconds(node_plan: NodePlan) -> float:
+    """Modelled time of a node, in seconds; 0 if a reference computes it."""
+    return 0.0 if node_plan.offer is None else float(node_plan.offer.seconds)
+
+
+def _copied(node_plan: NodePlan, graph: Graph) -> int:
+    """Bytes that a copy reads and writes, of tensors in their forms."""
+    ends = (node_plan.reads(0), node_plan.node.inputs[0]), (node_plan.writes(0), node_plan.node.outputs[0])
+    values = [(form, graph.value(name)) for form, name in ends]
+    return sum(
+        math.prod(int(size or 0) for size in value.shape or ()) * stored_as(form, np.dtype(value.dtype)).itemsize
+        for form, value in values
+    )
 
 
 def late_rows(nodes: Iterable[Node], by: str = REFERENCE) -> list[OperatorRow]:

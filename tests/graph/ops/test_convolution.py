@@ -142,7 +142,6 @@ def test_little_work_is_run_by_one(apart):
 def test_nothing_is_offered_for_what_no_solver_runs():
     rng = np.random.default_rng(0)
     x, w = numbers(rng, (1, 4, 6, 6)), numbers(rng, (4, 4, 3, 3))
-    assert not lowered.offers(node_of([x, w]), [x, w])  # weights that the network computes
     assert not lowered.offers(node_of([x, w]), [x.astype(np.float64), w.astype(np.float64)], (1,))
     assert not lowered.offers(node_of([x, w]), [x[:0], w], (1,))
     cube = numbers(rng, (1, 4, 6, 6, 6)), numbers(rng, (4, 4, 3, 3, 3))

@@ -27,6 +27,7 @@ STRICTER = {
     "BatchNormalization": "a number a channel",
     "Conv": "a kernel of at least one element",
     "ConvInteger": "a kernel of at least one element",
+    "DeformConv": "a kernel of the stated size",
     "Einsum": "sizes of one letter are equal",
     "InstanceNormalization": "a number a channel",
     "LayerNormalization": "a scale that broadcasts to the input",

@@ -19,11 +19,12 @@ from cpuconv.network.running import context_pool, execution_context
 from support.graphs import parse, programs_of
 from support.running.callers import at_once
 
-# A kernel, a node that its reference computes and that refuses indices, another kernel.
-TEXT = """g (float[N,64,64,32] x, int64[1] places) => (float[1,64,64,32] y) {
+# A kernel, one that refuses indices, a node that its reference computes, another kernel.
+TEXT = """g (float[N,64,64,32] x, int64[1] places) => (float[1,64,64,32] y) <int64 all = {100}> {
     a = Relu(x)
     b = Gather(a, places)
-    y = Sqrt(b)
+    c = Trilu<upper = 0>(b, all)
+    y = Sqrt(c)
 }"""
 X = np.random.default_rng(0).random((2, 64, 64, 32), np.float32)
 GOOD = {"x": X, "places": np.array([1])}

@@ -201,7 +201,7 @@ def test_what_runs_behind_a_program_is_left() -> None:
     expected = made.run(feed)
     asked = Asked(1 << 30)
     made.run(feed, stop=asked)
-    assert asked.times >= 4
+    assert asked.times >= 3  # between kernels of the program, and before and after the nodes behind it
     for last in range(1, asked.times + 1):
         before = made.nbytes
         with pytest.raises(RunStopped):
