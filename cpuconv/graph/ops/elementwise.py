@@ -187,6 +187,8 @@ FORMS: dict[str, Form] = {
     "Exp": _plain("exp"),
     "Log": _plain("log"),
     "Erf": _plain("erf"),
+    "Sin": _plain("sin"),
+    "Cos": _plain("cos"),
     "Floor": _plain("floor"),
     "Ceil": _plain("ceil"),
     "Round": _plain("round"),
