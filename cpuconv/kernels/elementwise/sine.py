@@ -19,9 +19,7 @@ _ROUNDER = 1.5 * 2.0**52  # float64 of this magnitude are integers
 _PI_LOW = 1.2246467991473532e-16  # π - math.pi
 _PIECE = 28  # bits of a piece: its product with a float32 is exact in float64, with one bit left for a sum
 _INVERSE, _BITS = 0x517CC1B727220A94FE13ABE8FA9A6EE06DB14ACC9E21C820F, 196  # 1/π·2^196
-_PIECES = tuple(
-    math.ldexp((_INVERSE >> _BITS - end) % (1 << _PIECE), -end) for end in range(_PIECE, _BITS + 1, _PIECE)
-)
+_PIECES = tuple(math.ldexp((_INVERSE >> _BITS - end) % (1 << _PIECE), -end) for end in range(_PIECE, _BITS + 1, _PIECE))
 # minimax relative error of sin(r)/r - 1 in r² for |r| <= π/2: 9e-9; the last term makes sin(-0) = -0
 _TERMS = (2.6057614e-06, -1.9809595e-04, 8.3330665e-03, -1.6666660e-01, 0.0)
 
