@@ -53,12 +53,12 @@ def _shifted_sine(vec: Vector, x: Any, shift: float) -> Any:
 
 
 def _reduce(wide: Double, x: Any, shift: float) -> Any:
-    """r, negated for odd n, for |x| <= _FAR."""
+    """r, negated for odd n, for |x| <= _FAR; `Vector.fma` is rounded once also where the CPU has no FMA."""
     rounder, offset = wide.constant(_ROUNDER), wide.constant(shift)
     rounded = wide.add(wide.fma(x, wide.constant(1 / math.pi), offset), rounder)
     n = wide.sub(wide.sub(rounded, rounder), offset)
-    r = wide.fma(n, wide.constant(-math.pi), x)  # exact: a multiple of 2^-52 below 2
-    return _negated_if_odd(wide, wide.fma(n, wide.constant(-_PI_LOW), r), rounded)
+    r = Vector.fma(wide, n, wide.constant(-math.pi), x)  # exact: a multiple of 2^-52 below 2
+    return _negated_if_odd(wide, Vector.fma(wide, n, wide.constant(-_PI_LOW), r), rounded)
 
 
 def _reduce_far(wide: Double, x: Any, shift: float) -> Any:
