@@ -94,40 +94,6 @@ def test_gates_close_far_below_zero(name):
     assert np.abs(got).max() <= 1e-5
 
 
-@pytest.mark.parametrize("name", ["sin", "cos"])
-def test_sines_to_two_ulp(name):
-    """At any float32, also the closest to multiples of π/2, and on either side of the bound between the reductions."""
-    rng = np.random.default_rng(0)
-    patterns = rng.integers(0, 0x7F800000, 100_000, np.uint32).view(np.float32)
-    multiples = np.multiply(np.geomspace(1, 2.0**45, 50_000).round(), np.pi / 2)
-    ranges = [rng.uniform(0, 4.0**power, 20_000) for power in (0, 2, 4, 10, 20)]
-    close = [16367173 * 2.0**72, 12438944 * 2.0**103, 12438944 * 2.0**104]  # sin or cos below 5e-8
-    special = [0, 1e-45, 1e-39, 2.0**40, np.finfo(np.float32).max]
-    x = np.concatenate([patterns, multiples, *ranges, close, special]).astype(np.float32)
-    x = np.concatenate([x, -x])
-    got, expected = computed(apply(name, X), np.empty_like(x), x), FUNCTIONS[name].meaning(x.astype(np.float64))
-    ulps = np.abs(got - expected) / np.spacing(np.abs(expected).astype(np.float32)).astype(np.float64)
-    assert ulps.max() <= 2, f"{ulps.max():.2f} ulp at {x[ulps.argmax()]!r}"
-    zeros = x == 0
-    np.testing.assert_array_equal(np.signbit(got[zeros]), np.signbit(expected[zeros]))
-
-
-@pytest.mark.parametrize("size", [1, LANES - 1, 9 * LANES + 3])
-def test_far_and_near_lanes_of_sines(size):
-    """Vectors with one far lane at any place; the others are reduced as in vectors without."""
-    x = np.linspace(-9, 9, size).astype(np.float32)
-    snake = apply("add", X, apply("div", apply("mul", apply("sin", X), apply("sin", X)), 1.7))
-    near = computed(snake, np.empty_like(x), x)
-    for place in range(0, size, 5):
-        mixed = x.copy()
-        mixed[place] = -1e30
-        got = computed(apply("sin", X), np.empty_like(x), mixed)
-        np.testing.assert_allclose(got, np.sin(mixed.astype(np.float64)), rtol=3e-7)
-        got = computed(snake, np.empty_like(x), mixed)
-        np.testing.assert_array_equal(np.delete(got, place), np.delete(near, place))
-    assert_near(near, meant(snake, x), 1)
-
-
 @pytest.mark.parametrize("name", BINARY[:-1])
 def test_function_of_two(name):
     pairs = np.array([*itertools.product([0.0, 1.5, -2.0, 3e38, -3e38, np.inf, -np.inf, np.nan, 1e-3], repeat=2)])
