@@ -122,6 +122,8 @@ FUNCTIONS: dict[str, Function] = {
     "pow": Function(power, 30),
     "root": Function(root, 9),
     "erf": Function(_erf, 9),
+    "sin": Function(np.sin, 14),
+    "cos": Function(np.cos, 15),
     "prelu": Function(lambda x, slope: np.where(x < 0, x * slope, x), 1.5),
     "above": Function(lambda x, threshold: np.where(x > threshold, x, 0), 1),
 }

@@ -187,6 +187,8 @@ FORMS: dict[str, Form] = {
     "Exp": _plain("exp"),
     "Log": _plain("log"),
     "Erf": _plain("erf"),
+    "Sin": _plain("sin"),
+    "Cos": _plain("cos"),
     "Floor": _plain("floor"),
     "Ceil": _plain("ceil"),
     "Round": _plain("round"),
@@ -226,11 +228,8 @@ def expression_of(node: Node, inputs: Inputs) -> Expression | None:
         types |= {inputs[1].dtype, node["precision"] or FLOAT32}  # type of the quotient
         return tree if types == {FLOAT32} and _type_of(node, inputs) in _INT8_DTYPES else None
     if node.op in ("DequantizeLinear", "Elementwise"):
-        return (
-            tree
-            if types <= {FLOAT32, S32.dtype, *_INT8_DTYPES} and _type_of(node, inputs) in (FLOAT32, *_INT8_DTYPES)
-            else None
-        )
+        supported = types <= {FLOAT32, S32.dtype, *_INT8_DTYPES}
+        return tree if supported and _type_of(node, inputs) in (FLOAT32, *_INT8_DTYPES) else None
     return tree if types == {FLOAT32} else None
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from cpuconv.isa.vector import Vector
 from cpuconv.kernels.elementwise.error_function import erf, gelu, gelu_tanh
 from cpuconv.kernels.elementwise.exponential import exp, sigmoid, silu, tanh
+from cpuconv.kernels.elementwise.sine import cos, sin
 from cpuconv.runtime.code.llvm import ir
 
 _TINY, _TINY_EXPONENT = 2.0**-126, 23  # smaller numbers have fewer digits: they are scaled by 2^23 first
@@ -169,6 +170,8 @@ EMITTERS: dict[str, Callable[..., Any]] = {
     "pow": _pow,
     "root": _root,
     "erf": erf,
+    "sin": sin,
+    "cos": cos,
     "softplus": _softplus,
     "mish": _mish,
     "prelu": _prelu,
