@@ -93,19 +93,9 @@ def _heads(batch: int, tokens: int, heads: int, size: int) -> Case:
 
 
 _TOKENS_AND_HEADS = (  # batch, tokens, heads, size of a head
-    (1, 50, 12, 64),
-    (1, 197, 12, 64),
-    (1, 300, 8, 32),
-    (1, 400, 2, 32),
-    (1, 577, 12, 64),
-    (1, 1024, 8, 128),
-    (1, 1500, 6, 64),
-    (1, 4096, 1, 20),
-    (1, 4096, 2, 64),
-    (64, 49, 3, 32),
-    (4, 49, 24, 32),
-    (64, 64, 3, 32),
-)
+    (1, 50, 12, 64), (1, 197, 12, 64), (1, 300, 8, 32), (1, 400, 2, 32), (1, 577, 12, 64), (1, 1024, 8, 128),
+    (1, 1500, 6, 64), (1, 4096, 1, 20), (1, 4096, 2, 64), (64, 49, 3, 32), (4, 49, 24, 32), (64, 64, 3, 32),
+)  # fmt: skip
 
 
 def _suppression(classes: int, count: int, most: int) -> Case:
@@ -327,24 +317,15 @@ CHAINS = (
     Case("GridSample 1x32x56x56", {"x": (1, 32, 56, 56), "g": (1, 56, 56, 2)}, "GridSample x g y"),
     Case("GridSample 8x32x80x80 at 300x4", {"x": (8, 32, 80, 80), "g": (8, 300, 4, 2)}, "GridSample x g y"),
     Case("GridSample 1x3x480x640", {"x": (1, 3, 480, 640), "g": (1, 480, 640, 2)}, "GridSample x g y"),
-    Case(
-        "Deformable attention 8x300, 2 levels",
+    Case("Deformable attention 8x300, 2 levels",
         {"a": (8, 32, 64, 64), "ga": (8, 300, 4, 2), "b": (8, 32, 32, 32), "gb": (8, 300, 4, 2), "w": (8, 1, 300, 8)},
         "GridSample a ga sa\nGridSample b gb sb\nConcat sa sb s axis=3\nMul s w m\nReduceSum m last r keepdims=0\n"
-        "Reshape r heads h\nTranspose h y perm=[0,2,1]",
-        {"last": _long(-1), "heads": _long(1, 256, 300)},
-    ),
-    Case(
-        "RoiAlign 1x256x50x68, 100 regions of 7x7",
-        {"x": (1, 256, 50, 68)},
+        "Reshape r heads h\nTranspose h y perm=[0,2,1]", {"last": _long(-1), "heads": _long(1, 256, 300)}),
+    Case("RoiAlign 1x256x50x68, 100 regions of 7x7", {"x": (1, 256, 50, 68)},
         "RoiAlign x rois images y output_height=7 output_width=7 sampling_ratio=2",
-        {"rois": _float(*[4, 6, 40, 36] * 100).reshape(100, 4), "images": _long(*[0] * 100)},
-    ),
-    Case(
-        "Conv 1x256x29x29 by computed 5x5, depthwise",
-        {"x": (1, 256, 29, 29), "w": (256, 1, 5, 5)},
-        "Conv x w y group=256",
-    ),
+        {"rois": _float(*[4, 6, 40, 36] * 100).reshape(100, 4), "images": _long(*[0] * 100)}),
+    Case("Conv 1x256x29x29 by computed 5x5, depthwise", {"x": (1, 256, 29, 29), "w": (256, 1, 5, 5)},
+        "Conv x w y group=256"),
     *(Case(f"{op} 1x64x56x56", _IMAGE, f"{op} x y") for op in (
         "Relu", "Sigmoid", "Tanh", "HardSwish", "HardSigmoid", "LeakyRelu", "Elu", "Selu", "Softplus", "Erf", "Exp",
         "Sqrt", "Abs", "Floor", "Neg", "Reciprocal", "Log", "Sin")),
@@ -381,16 +362,12 @@ CHAINS = (
         {"w": _weights(64, 64, 4, 4)}),
     Case("ConvTranspose 16x16 s8 1x21x28x28", {"x": (1, 21, 28, 28)},
         "ConvTranspose x w y strides=[8,8] pads=[4,4,4,4]", {"w": _weights(21, 21, 16, 16)}),
-    Case("Einsum bhwc,hkc->bhwk", {"x": (12, 14, 14, 64), "r": (14, 14, 64)},
-        "Einsum x r y equation='bhwc,hkc->bhwk'"),
-    Case("Einsum bihd,bjhd->bhij", {"x": (1, 197, 12, 64), "r": (1, 197, 12, 64)},
-        "Einsum x r y equation='bihd,bjhd->bhij'"),
-    Case("Einsum bnc,bchw->bnhw", {"x": (1, 100, 256), "r": (1, 256, 64, 64)},
-        "Einsum x r y equation='bnc,bchw->bnhw'"),
-    Case("Einsum bhwc,bhwc->bhw", {"x": (8, 56, 56, 64), "r": (8, 56, 56, 64)},
-        "Einsum x r y equation='bhwc,bhwc->bhw'"),
-    Case("Einsum nctkv,kvw->nctw", {"x": (1, 64, 100, 3, 25), "r": (3, 25, 25)},
-        "Einsum x r y equation='nctkv,kvw->nctw'"),
+    *(Case(f"Einsum {equation}", {"x": x, "r": r}, f"Einsum x r y equation='{equation}'") for equation, x, r in (
+        ("bhwc,hkc->bhwk", (12, 14, 14, 64), (14, 14, 64)),
+        ("bihd,bjhd->bhij", (1, 197, 12, 64), (1, 197, 12, 64)),
+        ("bnc,bchw->bnhw", (1, 100, 256), (1, 256, 64, 64)),
+        ("bhwc,bhwc->bhw", (8, 56, 56, 64), (8, 56, 56, 64)),
+        ("nctkv,kvw->nctw", (1, 64, 100, 3, 25), (3, 25, 25)))),
 )  # fmt: skip
 
 

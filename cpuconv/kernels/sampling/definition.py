@@ -127,7 +127,11 @@ def deformable_im2col(stated: Attributes, x: np.ndarray, offset: np.ndarray, mas
     y = y.reshape(n, parts, c // parts, taps, *outputs)
     if mask is not None:
         y = y * mask.reshape(n, parts, 1, taps, *outputs)
-    return y.reshape(n, stated["group"], -1, taps, *outputs).swapaxes(2, 3).reshape(n, c * taps, *outputs)
+    return (
+        y.reshape(n, stated["group"], c // stated["group"], taps, *outputs)
+        .swapaxes(2, 3)
+        .reshape(n, c * taps, *outputs)
+    )
 
 
 def deform_conv(
@@ -136,7 +140,7 @@ def deform_conv(
     """Weights times columns, within groups, plus bias."""
     columns = deformable_im2col({**stated, "kernel_shape": w.shape[2:]}, x, offset, mask)
     groups, (n, _, *plane) = stated["group"], columns.shape
-    weights = np.moveaxis(w, 1, -1).reshape(groups, len(w) // groups, -1)
+    weights = np.moveaxis(w, 1, -1).reshape(groups, len(w) // groups, math.prod(w.shape[1:]))
     y = (weights @ columns.reshape(n, groups, weights.shape[-1], math.prod(plane))).reshape(n, len(w), *plane)
     return y if bias is None else y + bias[:, None, None]
 

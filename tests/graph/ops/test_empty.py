@@ -32,6 +32,7 @@ STRICTER = {
     "InstanceNormalization": "a number a channel",
     "LayerNormalization": "a scale that broadcasts to the input",
     "PRelu": "a slope that broadcasts to the input",
+    "RoiAlign": "an image for each region",
     "ScatterElements": "an update for each index",
     "ScatterND": "an update for each index",
     "Split": "parts that make up the axis",
