@@ -13,7 +13,7 @@ import pytest
 
 from baselib.signals import signals_blocked, start_thread
 from cpuconv.errors import CpuconvError
-from cpuconv.integrations.background import Background
+from cpuconv.runtime.streams import Streams
 from cpuconv.runtime import threads
 from cpuconv.runtime.code import cache
 from support.running import processes
@@ -25,14 +25,14 @@ import os, signal, sys
 import cpuconv
 import numpy as np
 from cpuconv.conv import session
-from cpuconv.integrations.background import Background
+from cpuconv.runtime.streams import Streams
 from cpuconv.runtime import threads
 
 threads.maximum_threads.cache_clear()
 x, w = np.ones((1, 64, 56, 56), np.float32), np.ones((64, 64, 1, 1), np.float32)
 cpuconv.conv2d(x, w, threads=threads.maximum_threads())
 workers = threads.pool()
-background = Background(2)
+background = Streams(2)
 background.submit(lambda: None)
 session.current.untuned.add(cpuconv.ConvProblem(1, 8, 9, 9, 8, 1, 1), None, lambda *_: False)
 """
@@ -77,7 +77,7 @@ def test_a_thread_takes_no_signals_and_its_starter_those_of_before() -> None:
 def test_what_runs_in_the_background_takes_no_signals() -> None:
     seen: list[set[int]] = []
     done = threading.Event()
-    Background(1).submit(lambda: (seen.append(signal.pthread_sigmask(signal.SIG_BLOCK, ())), done.set()))
+    Streams(1).submit(lambda: (seen.append(signal.pthread_sigmask(signal.SIG_BLOCK, ())), done.set()))
     assert done.wait(60) and signal.SIGTERM in seen[0]
 
 

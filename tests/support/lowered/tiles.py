@@ -35,7 +35,7 @@ ROWS, ROW_BYTES, REGISTERS = 16, 64, 8
 TILE_BYTES = ROWS * ROW_BYTES
 _STATE = TILE_BYTES * REGISTERS + ROW_BYTES  # bytes of a thread: registers, then the configuration
 _ROW_BYTES_AT, _ROWS_AT = 16, 48  # in a configuration: two bytes, and one, for each register
-_KEY = 60  # of pthreads', which is in the machine code: keys are given one after the other, and few are
+_KEY = 900  # of pthreads', which is in the machine code: of 1024 keys, given one after the other from 0
 _POINTER = I8.as_pointer()
 _WORDS = vector(I32, ROWS)
 
