@@ -13,9 +13,9 @@ import pytest
 
 from baselib.signals import signals_blocked, start_thread
 from cpuconv.errors import CpuconvError
-from cpuconv.runtime.streams import Streams
 from cpuconv.runtime import threads
 from cpuconv.runtime.code import cache
+from cpuconv.runtime.streams import Streams
 from support.running import processes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="masks of threads are read from Linux's /proc")
