@@ -90,7 +90,8 @@ def matmul_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     """Offer for MatMul of two activations, with any strides."""
     a, b, c = *inputs[:2], given(inputs, 2)
     scaled = c is not None or node.attributes.get("alpha", 1.0) != 1.0
-    if scaled or b.array is not None or a.dtype != FLOAT32 or 0 in a.shape + b.shape:
+    weights = b.array is not None and len(b.shape) < 3  # of Linear
+    if scaled or weights or a.dtype != FLOAT32 or 0 in a.shape + b.shape:
         return []
     transposed, forms = _transposed(node), (STRIDED, STRIDED, *[""] * (len(inputs) - 2))
     sizes = sizes_of(a.shape, b.shape, transposed)

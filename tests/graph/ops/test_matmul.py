@@ -40,10 +40,12 @@ def pairs(draw):
     return numbers(rng, tuple(a)), numbers(rng, tuple(b))
 
 
-@given(pairs(), st.sampled_from((1, 2)), st.booleans())
-@settings(deadline=None, max_examples=60)
-def test_matmul(arrays, threads, apart):
-    assert check(MATMUL, arrays, threads=threads, apart=apart) >= 1
+@given(pairs(), st.sampled_from((1, 2)), st.booleans(), st.sampled_from((None, 0, 1)))
+@settings(deadline=None, max_examples=90)
+def test_matmul(arrays, threads, apart, constant):
+    """Tensors of a network, or one of them a constant; a constant matrix on the right is that of Linear."""
+    known = [] if constant is None or (constant == 1 and arrays[1].ndim < 3) else [constant]
+    assert check(MATMUL, arrays, constant=known, threads=threads, apart=apart) >= 1
 
 
 @pytest.mark.parametrize("threads", (1, 2))
