@@ -40,7 +40,7 @@ LINES = (
     "yolov3:32_64s2",
 )
 ENGINES = (CPUCONV, "onnxruntime")
-WAITING = (*ENGINES, "openvino")  # engines beside which the other process is timed
+WAITING = (*ENGINES, "openvino")  # engines next to which the other process is timed
 QUOTA, PERIOD = 1.5, 100_000  # cores; length of the quota's period in µs
 _REST = 3e-6 * PERIOD  # seconds between engines in a group, so that none is throttled for the previous one
 _BUSY = """import mmap, sys
@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"{args.threads} threads; ms, and beside one other process over the quiet median\n")
     slow = {line.label: slowdown(line.problem, args.threads, *timing) for line in lines}
     print(tabulate([{"line": label} | found for label, found in slow.items()], headers="keys", floatfmt=".2f"))
-    print(f"slowdown of another process beside calls on {args.threads} threads, {1e3 * PAUSE:g} ms between calls\n")
+    print(f"slowdown of another process next to calls on {args.threads} threads, {1e3 * PAUSE:g} ms between calls\n")
     quota: dict[str, Figures] = {}
     try:
         with quota_group(QUOTA, args.cgroups) as group:
@@ -108,7 +108,7 @@ def beside_a_process(problem: ConvProblem, threads: int, rounds: int, seconds: f
 
 
 def slowdown(problem: ConvProblem, threads: int, rounds: int, seconds: float) -> Figures:
-    """Return the speed of another process alone, over its speed beside an engine that calls and waits in turn."""
+    """Return the speed of another process alone, over its speed next to an engine that calls and waits in turn."""
     with contextlib.ExitStack() as stack:
         other, counter = stack.enter_context(busy_process())
         engines = {key: stack.enter_context(contextlib.closing(Engine(key, threads))) for key in WAITING}

@@ -1,4 +1,4 @@
-"""`cpuconv benchmark`: latency and throughput of a model, by concurrent callers, beside other engines.
+"""`cpuconv benchmark`: latency and throughput of a model, by concurrent callers, next to other engines.
 
 Engines run in turns of half a second, so that a change of the CPU's clock or load meets all of them.
 """

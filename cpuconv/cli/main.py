@@ -313,7 +313,7 @@ def _parser() -> argparse.ArgumentParser:
         help="also write the timeline of a run in Chrome's trace format, for Perfetto",
     )
 
-    made = command("benchmark", _benchmark, "time a network: latency percentiles and throughput, beside other engines")
+    made = command("benchmark", _benchmark, "time a network: latency percentiles and throughput next to other engines")
     add_inputs(made)
     made.add_argument(
         "-d", "--duration", metavar="SECONDS", type=positive(float), default=5.0,

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 def bar(title: str, refresh: bool = True) -> Iterator[Callable[[str, int, int], None] | None]:
     """Show a bar; yields a function of the current task, the steps done, and all steps (0: unknown), or None.
 
-    Without `refresh` it is drawn only by that function, so that nothing runs beside what is timed.
+    Without `refresh` it is drawn only by that function, so that nothing else runs while something is timed.
     """
     if not sys.stderr.isatty():
         yield None

@@ -1,11 +1,12 @@
 """Methods of a resize: taps and fixed-point weights of Pillow's and OpenCV's.
 
-Pillow's filters grow with the factor of a reduction and see every pixel; weights have 22 fractional bits, and rows are
-rounded to uint8 between the two passes (`Resample.c`); columns are summed first where height shrinks by more than twice
-as many pixels as width, as in Pillow 13. OpenCV's linear filter has two taps at any factor and weights of
-11 bits; sums of rows keep 7 fractional bits, and each product along columns is rounded down (`resize.cpp`). Results of
-these equal theirs. OpenCV's cubic filter and its area filter for reductions round differently, as they compute partly
-in float32: results are within one step of 255.
+Pillow's filters grow with the factor of a reduction and read every pixel. Weights have 22 fractional bits, and rows are
+rounded to uint8 between the two passes (`Resample.c`). Columns are summed first where height shrinks by more than twice
+as many pixels as width, as in Pillow 13.
+
+OpenCV's linear filter has two taps at any factor and weights of 11 bits. Sums of rows keep 7 fractional bits, and each
+product along columns is rounded down (`resize.cpp`). Results of these methods have Pillow's and OpenCV's bits. OpenCV's
+cubic filter and its area filter for reductions compute partly in float32: results are within one step of 255.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ Patterns: a 1x1 convolution of a Resize that enlarges planes, or of a Concat of 
 convolution or Linear of another one without activation, possibly with data movement between them that keeps channels
 apart. Applied where this saves multiplications: fewer pixels, or W2 W1 with fewer elements than W1 and W2 together.
 
-Equal up to rounding: a Resize takes the same weighted mean in each channel, and a 1x1 convolution the same weighted sum
-in each pixel, so that either may come first. Weights of a mean add up to 1, so that this holds for a bias, too. A
-convolution of a concatenation is the sum of convolutions of its parts.
+Equal up to rounding. A Resize takes the same weighted mean in each channel, and a 1x1 convolution the same weighted sum
+in each pixel: either may come first. The weights of a mean add up to 1, so a bias may move, too. A convolution of a
+concatenation is the sum of the convolutions of its parts.
 """
 
 from __future__ import annotations

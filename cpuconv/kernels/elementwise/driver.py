@@ -298,8 +298,8 @@ def crossed(operand: TensorView, output: TensorView, lanes: int) -> bool:
         return False
     *outer, inner = loop_nests(output, [operand], lanes)[0].axes
     written, read = output.dtype.itemsize, operand.dtype.itemsize
-    beside = any(axis.steps[1] == read and axis.size >= lanes for axis in outer)
-    return inner.steps[0] == written and inner.size >= lanes and inner.steps[1] not in (0, read) and beside
+    adjacent = any(axis.steps[1] == read and axis.size >= lanes for axis in outer)
+    return inner.steps[0] == written and inner.size >= lanes and inner.steps[1] not in (0, read) and adjacent
 
 
 def _word(value: int, known: Sequence[int]) -> int | None:

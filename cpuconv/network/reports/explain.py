@@ -142,7 +142,7 @@ class Explanation(Report):
         names = {value: output for output, value in network_plan.outputs.items()}
         built = {name_of(operation.node_plan.node): operation.node_plan for operation in executable.operations}
         copies = [node for node in network_plan.nodes if node.node.op == COPY]
-        everything = sum(map(_seconds, network_plan.nodes))
+        everything = sum(float(node.seconds) for node in network_plan.nodes)
         for node in network_plan.nodes:
             node = built.get(name_of(node.node), node)  # a program may have other kernels than the plan
             shape = network_plan.graph.value(next(filter(None, node.node.outputs))).shape or ()
@@ -162,7 +162,7 @@ class Explanation(Report):
             reorders=sum(row.op == COPY for row in rows),
             conversions=sum(row.op == COPY and CONVERTS in row.types for row in rows),
             copied_bytes=sum(_copied(node, network_plan.graph) for node in copies),
-            copy_share=sum(map(_seconds, copies)) / everything if everything else 0.0,
+            copy_share=sum(float(node.seconds) for node in copies) / everything if everything else 0.0,
             arena_bytes=memory.arena,
             unshared_bytes=memory.unshared,
             raw_bytes=executable.raw_bytes,
@@ -222,11 +222,6 @@ class Explanation(Report):
             "no others are cheaper" if above < 0.01 else f"the cheapest is at most {above:.1f}% above what is possible"
         )
         return f"layouts: {self.plan} (decided by: {self.plan_decided_by}); by the models {', '.join(costs)}; {bound}"
-
-
-def _seconds(node_plan: NodePlan) -> float:
-    """Modelled time of a node, in seconds; 0 if a reference computes it."""
-    return 0.0 if node_plan.offer is None else float(node_plan.offer.seconds)
 
 
 def _copied(node_plan: NodePlan, graph: Graph) -> int:

@@ -236,7 +236,9 @@ class Builder:
                 calls.steps.extend(step for at in each for step in self.operations[at].steps)
                 rows = [len(each)] if len(each) > 1 else [1] * len(operation.steps)
                 calls.groups.extend(rows)
-                calls.seconds.extend([sum(self.operations[at].seconds for at in each) / len(rows)] * len(rows))
+                calls.seconds.extend(
+                    [sum(self.operations[at].node_plan.seconds for at in each) / len(rows)] * len(rows)
+                )
                 continue
             if calls.steps:
                 parts.append(calls)

@@ -51,11 +51,6 @@ class CompiledNode:
     shape: tuple[int, ...]
     types: str = ""
 
-    @property
-    def seconds(self) -> float:
-        """Modelled time of the node, in seconds; 0 if a reference computes it."""
-        return 0.0 if self.node_plan.offer is None else self.node_plan.offer.seconds
-
 
 @dataclass(frozen=True, eq=False)
 class Executable:

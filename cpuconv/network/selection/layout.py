@@ -46,6 +46,11 @@ class NodePlan:
     node: Node
     offer: Offer | None
 
+    @property
+    def seconds(self) -> float:
+        """Modelled time, in seconds; 0 if a reference computes it."""
+        return 0.0 if self.offer is None else self.offer.seconds
+
     def reads(self, position: int) -> str:
         """The form that the input at a position must have."""
         return reads(self.offer, position)
