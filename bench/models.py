@@ -28,7 +28,7 @@ from bench.settings import Run, Settings, machine_name
 from bench.shapes import Line
 
 PEERS = ("onnxruntime", "openvino", "mnn")
-ALL_PEERS = (*PEERS, "torch")  # PyTorch runs modules made by onnx2torch, where possible
+ALL_PEERS = (*PEERS, "torch", "iree", "litert", "opencv", "tvm")  # PyTorch and LiteRT: modules made by onnx2torch
 Data = Mapping[str, Any]  # the result of `to_dict`, also as read from JSON
 
 

@@ -55,7 +55,9 @@ class Precision:
 
 
 TABLE: Mapping[str, Precision] = {
-    "float32": Precision({"onnxruntime": {}, "openvino": {}, "mnn": {}, "torch": {}}),
+    "float32": Precision(
+        dict.fromkeys(("onnxruntime", "openvino", "mnn", "torch", "iree", "litert", "opencv", "tvm"), {})
+    ),
     "bf16": Precision(
         {"openvino": {"precision": "bf16"}, "torch": {"precision": "bf16"}},
         {"precision": "bfloat16"},

@@ -17,6 +17,10 @@ PEERS = {
     "openvino": "bench.peers.openvino_peer:OpenVinoPeer",
     "ncnn": "bench.peers.ncnn_peer:NcnnPeer",
     "mnn": "bench.peers.mnn_peer:MnnPeer",
+    "iree": "bench.peers.iree_peer:IreePeer",
+    "litert": "bench.peers.litert_peer:LiteRtPeer",
+    "opencv": "bench.peers.opencv_peer:OpenCvPeer",
+    "tvm": "bench.peers.tvm_peer:TvmPeer",
 }
 
 
