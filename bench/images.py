@@ -1,13 +1,14 @@
 """Measure pictures to inputs, and to answers, against other libraries: `python -m bench.images --help`.
 
 Two cases: a frame of 1280x720 in a letterbox of 640, and a picture of 500x375 whose centre of 224 is taken after a
-resize to 256. All ways get the same picture, in turn, in this process; those with a network start ONNX Runtime or
-OpenVINO with as many threads. Packages that are missing are left out.
+resize to 256. All ways get the same picture, in turns of four calls in this process, the first untimed; those with a
+network start ONNX Runtime or OpenVINO with as many threads. Packages that are missing are left out.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import random
 import statistics
 import sys
 import time
@@ -25,6 +26,7 @@ from cpuconv.images.preprocessing import Converter, ImagePort
 
 Way = Callable[[np.ndarray], Any]
 OURS = "cpuconv"
+_TIMED = 3  # timed calls per turn
 _MEAN, _STD = (np.array(each) * 255 for each in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
 
 
@@ -91,11 +93,15 @@ def timed(case: Case, goal: str, ways: dict[str, Way], threads: int, rounds: int
         away = float(np.abs(np.asarray(way(picture)) - expected).max())
         print(f"{case.name}, {goal}: {name} differs by {away:.2g}", file=sys.stderr)
         found[name] = []
+    order, draw = [*ways.items()], random.Random(0)
     for _ in range(rounds):
-        for name, way in ways.items():
-            begun = time.perf_counter()
-            way(picture)
-            found[name].append(time.perf_counter() - begun)
+        draw.shuffle(order)
+        for name, way in order:
+            way(picture)  # untimed: the threads of the way before may still spin, and caches hold its data
+            for _ in range(_TIMED):
+                begun = time.perf_counter()
+                way(picture)
+                found[name].append(time.perf_counter() - begun)
     medians = {name: statistics.median(times) for name, times in found.items()}
     return [
         {
@@ -114,9 +120,9 @@ def inputs(case: Case, threads: int) -> dict[str, Way]:
     convert = Converter(ImagePort("x", 1, 3, case.shape, False, F32), case.image, threads)
 
     def ours(picture: np.ndarray) -> np.ndarray:
-        array = convert(picture).array
-        convert.release(array)
-        return array
+        prepared = convert(picture)
+        convert.release(prepared)
+        return prepared.array
 
     ways: dict[str, Way] = {OURS: ours}
     if case.image.resize.startswith("pillow"):

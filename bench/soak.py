@@ -27,12 +27,11 @@ import numpy as np
 
 import cpuconv
 from bench import memory, options
-from bench.soak_networks import NETWORKS, Feed, Network
-from cpuconv.errors import CpuconvError, RunStopped, SourceError
+from bench.soak_networks import NETWORKS, PICTURES, Feed, Network
+from cpuconv.errors import CpuconvError, RunStopped
 from cpuconv.memory import aligned, large_pages
 from cpuconv.network import interpret
 
-CASES = 16  # feeds per network
 ROUNDS = 20  # memory is measured after each; the minima of the second and the last quarter are compared
 JOIN_SECONDS = 60.0  # seconds to wait for the last run of a thread
 STUCK = "a run did not end"
@@ -132,8 +131,10 @@ class Soak:
         """Compile the networks, and run each on its feeds, one after another."""
         rng = np.random.default_rng(seed)
         self._seeds, self.networks = np.random.SeedSequence(seed), networks
-        self.models = [cpuconv.compile(network.model(), strategy="heuristic") for network in networks]
-        self._feeds = [[network.draw(rng) for _ in range(CASES)] for network in networks]
+        self.models = [
+            cpuconv.compile(network.model(), strategy="heuristic", images=network.images) for network in networks
+        ]
+        self._feeds = [[network.draw(rng) for _ in range(network.cases)] for network in networks]
         self._expected = [
             [model.run(feed) for feed in feeds] for model, feeds in zip(self.models, self._feeds, strict=True)
         ]
@@ -173,9 +174,9 @@ class Soak:
     def _requests(self, end: float, seed: np.random.SeedSequence) -> None:
         rng = np.random.default_rng(seed)
         while time.monotonic() < end:
-            at, case, kind = (
-                int(rng.integers(len(self.models))),
-                int(rng.integers(CASES)),
+            at = int(rng.integers(len(self.models)))
+            case, kind = (
+                int(rng.integers(self.networks[at].cases)),
                 rng.choice(_KINDS, p=_SHARES),
             )
             try:
@@ -188,7 +189,7 @@ class Soak:
         model, feed, network = self.models[at], self._feeds[at][case], self.networks[at]
         if kind == "bad" and network.bad is not None:
             feed = network.bad(rng)
-            self._refused(lambda: model.run(feed), SourceError)
+            self._refused(lambda: model.run(feed), CpuconvError)
         elif kind == "stopped":
             asked = itertools.count(int(rng.integers(_MAX_ASKED)) - _MAX_ASKED)
             if not self._ended(at, case, RunStopped, lambda: next(asked) >= 0):
@@ -245,7 +246,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Print the report; return 1 if there are problems."""
     args = parser().parse_args(argv)
     warnings.simplefilter("ignore", cpuconv.CpuconvWarning)
-    report = Soak(seed=args.seed).run(60 * args.minutes, args.threads)
+    report = Soak(PICTURES if args.pictures else NETWORKS, seed=args.seed).run(60 * args.minutes, args.threads)
     if STUCK in report.problems:
         faulthandler.dump_traceback(sys.__stderr__ or sys.stderr, all_threads=True)
     print(report)
@@ -257,6 +258,7 @@ def parser() -> argparse.ArgumentParser:
     p = options.parser("soak", __doc__)
     p.add_argument("--minutes", type=float, default=10.0, help="duration (10)")
     p.add_argument("--threads", type=options.positive, default=8, help="concurrent callers (8)")
+    p.add_argument("--pictures", action="store_true", help="networks that take pictures of random sizes instead")
     p.add_argument("--seed", type=int, default=0, help="seed of sizes, elements and outcomes of runs (0)")
     return p
 

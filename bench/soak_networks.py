@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-Feed = dict[str, np.ndarray]
+from cpuconv import Image
+
+Feed = dict[str, Any]
 Draw = Callable[[np.random.Generator], Feed]
 
 
@@ -25,6 +28,10 @@ class Network:
         Function that draws a feed of random sizes.
     bad : callable or None
         Function that draws a feed that a run must refuse.
+    images : mapping of str to Image
+        Inputs that take pictures.
+    cases : int
+        Number of feeds.
     """
 
     name: str
@@ -32,6 +39,8 @@ class Network:
     weights: Mapping[str, tuple[int, ...]]
     draw: Draw
     bad: Draw | None = None
+    images: Mapping[str, Image] = field(default_factory=dict)
+    cases: int = 16
 
     def model(self) -> bytes:
         """Make the ONNX model, with fixed random weights."""
@@ -75,6 +84,25 @@ def _unknown_words(rng: np.random.Generator) -> Feed:
 
 def _turns(rng: np.random.Generator) -> Feed:
     return {"x": _floats(rng, _upto(rng, 64)), "n": np.array(_upto(rng, 5))}
+
+
+def _pictures(channels: int) -> Draw:
+    """Draw a list of pictures of different sizes, or of one size in half of the cases."""
+
+    def draw(rng: np.random.Generator) -> Feed:
+        sizes = [(rng.integers(1, 400, 2) if rng.random() < 0.5 else (120, 160)) for _ in range(_upto(rng, 3))]
+        return {"x": [rng.integers(0, 256, (*size, channels), dtype=np.uint8) for size in sizes]}
+
+    return draw
+
+
+def _planes(rng: np.random.Generator) -> Feed:
+    height, width = (2 * _upto(rng, 150) for _ in range(2))
+    return {"x": rng.integers(0, 256, (height * 3 // 2, width), dtype=np.uint8)}
+
+
+def _float_picture(rng: np.random.Generator) -> Feed:
+    return {"x": _floats(rng, 20, 30, 3)}
 
 
 def _sparse(rng: np.random.Generator) -> Feed:
@@ -159,3 +187,23 @@ NETWORKS = (
         _steps,
     ),
 )
+
+_SEEN = """g (float[N,3,{size}] x) => (float[N,4] y) {{
+    a = Conv<pads = [1,1,1,1], strides = [2,2]>(x, first)
+    b = Relu(a)
+    c = GlobalAveragePool(b)
+    d = Flatten(c)
+    y = MatMul(d, last)
+}}"""
+_SEEN_WEIGHTS = {"first": (16, 3, 3, 3), "last": (16, 4)}
+
+PICTURES = tuple(
+    Network(name, _SEEN.format(size=size), _SEEN_WEIGHTS, draw, _float_picture, {"x": image}, 60)
+    for name, size, image, draw in (
+        ("letterbox", "64,96", Image.yolo(), _pictures(3)),
+        ("crop", "56,56", Image.imagenet(shorter=64), _pictures(3)),
+        ("lanczos", "48,H", Image(shape=(48, 40), resize="pillow_lanczos", color="BGRA"), _pictures(4)),
+        ("video", "64,64", Image.yolo(color="NV12"), _planes),
+    )
+)
+"""Networks that take pictures of random sizes."""

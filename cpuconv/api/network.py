@@ -173,11 +173,7 @@ def compile(
     options = Rewriting(strict, tuple(skip_passes))
     made: dict[str, Any] = {"source": _again(source, graph), "auto": any_threads, "early": True}
     if not auto:
-        return (
-            compiled(graph, target, shapes, options, **made)
-            .with_images(images or {})
-            .with_origin(origin(compile, given))
-        )
+        return _with_images(graph, images, target, shapes, options, made).with_origin(origin(compile, given))
     from cpuconv.network.precision.errors import relative_rms
     from cpuconv.network.precision.prediction_bound import doubt
     from cpuconv.quantizing.automatic.chosen import chosen_for
@@ -199,8 +195,8 @@ def compile(
     if chosen.graph is not graph:  # the weights of this one were quantised
         chosen = chosen._replace(graph=replace(chosen.graph, defaults={}))
         made["source"] = lambda: chosen.graph
-    model = compiled(chosen.graph, replace(chosen.target, threads=most), shapes, options, **made)
-    return model.with_table(chosen.table).with_images(images or {})
+    model = _with_images(chosen.graph, images, replace(chosen.target, threads=most), shapes, options, made)
+    return model.with_table(chosen.table)
 
 
 def load(
@@ -276,7 +272,26 @@ def load(
     shapes = {} if input_shapes is None else input_shapes
     again = _again(saved, saved.graph)
     loaded = compiled(saved.graph, target, shapes, settings.rewriting, source=again, saved=saved, early=True)
-    return loaded.with_images(saved.images).with_origin(origin(load, given))
+    return loaded.with_images(saved.images, saved.numbers).with_origin(origin(load, given))
+
+
+def _with_images(
+    graph: Graph,
+    images: Mapping[str, Image] | None,
+    target: Target,
+    shapes: Mapping[str, Sequence[int]],
+    options: Rewriting,
+    made: dict[str, Any],
+) -> Model:
+    """Compile a graph whose inputs may take pictures."""
+    if not images:
+        return compiled(graph, target, shapes, options, **made)
+    from cpuconv.images.folding import folded  # deferred: few programs need it
+
+    source, (graph, numbers) = made["source"], folded(graph, images, target)
+    if numbers:
+        made["source"] = lambda: folded(source(), images, target)[0]
+    return compiled(graph, target, shapes, options, **made).with_images(images, numbers)
 
 
 def _fastest(model: Model, feed: Mapping[str, Any]) -> int:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-
-import numpy as np
+from typing import Any
 
 from autotune.machine.cores import thread_counts
 from cpuconv.api.queue import Queue
@@ -34,7 +33,8 @@ def most_runs_per_second(compile_for: Callable[[int], Model], cores: int) -> Mod
         one.set_streams(cores)
         return one
     made = {1: one} | {count: compile_for(count) for count in thread_counts(cores)[1:]}
-    feed = {port.name: random_array(value) for port, value in zip(one.inputs, values, strict=True)}
+    feed: dict[str, Any] = {port.name: random_array(value) for port, value in zip(one.inputs, values, strict=True)}
+    feed |= {} if one.pictures is None else one.pictures.examples()
     queues = {count: Queue(model, cores // count) for count, model in made.items()}
     for queue in queues.values():
         _runs_per_second(queue, feed, 0.0)  # touches memory
@@ -47,7 +47,7 @@ def most_runs_per_second(compile_for: Callable[[int], Model], cores: int) -> Mod
     return made[best]
 
 
-def _runs_per_second(queue: Queue, feed: Mapping[str, np.ndarray], seconds: float) -> float:
+def _runs_per_second(queue: Queue, feed: Mapping[str, Any], seconds: float) -> float:
     """Return the throughput of runs for some seconds, at least one per stream."""
     begun, runs = time.perf_counter(), 0
     while runs < queue.streams or time.perf_counter() < begun + seconds:

@@ -197,7 +197,7 @@ def benchmark(
 
     Ctrl-C ends it; figures remain if every engine has run.
     """
-    batch = next((array.shape[0] for array in feed.values() if array.ndim), 1)
+    batch = next((len(each) for each in feed.values() if isinstance(each, list) or each.ndim), 1)
     series = [_Series(engine, callers) for engine in engines]
     turns = max(1, round(duration / TURN))
     interrupted = False

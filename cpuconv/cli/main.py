@@ -113,6 +113,8 @@ def _benchmark(options: argparse.Namespace) -> int:
     if options.batch is not None:
         options.shape = [*batch_sizes(_graph(options), options.batch).items(), *options.shape]
     model, feed = _fed(options)
+    if options.against and model.pictures is not None:  # other engines take arrays
+        feed, model.pictures = model.pictures.arrays(feed), None
     own = Engine(
         f"cpuconv {cpuconv.__version__} ({options.precision or PRECISIONS[0]})", lambda: lambda: model.run(feed)
     )
@@ -173,7 +175,9 @@ def _fed(options: argparse.Namespace) -> tuple[Model, dict[str, Any]]:
     files = dict(options.input)
     given = {name: loaded(name, file) for name, file in files.items() if file != RANDOM}
     model = _compiled(options, given, list(files))
-    pictures = with_pictures(model, options.image, options.preset)
+    pictures: dict[str, Any] = with_pictures(model, options.image, options.preset)
+    if model.pictures is not None:
+        pictures = {**model.pictures.examples(), **pictures}
     return model, drawn(model.inputs, {**given, **pictures}, options.seed)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +35,10 @@ class Geometry:
     def scale(self) -> tuple[float, float]:
         """Factors of the resize along height and width."""
         return self.resized[0] / self.picture[0], self.resized[1] / self.picture[1]
+
+    def covers(self, other: Geometry) -> bool:
+        """Whether both resized pictures cover the same part of the input."""
+        return (self.resized, self.top, self.left) == (other.resized, other.top, other.left)
 
     def points(self, points: Any) -> NDArray[np.float32]:
         """Map points (..., 2), x and y in pixels of the input, to pixels of the picture."""
@@ -81,6 +86,12 @@ def cropped(picture: tuple[int, int], shape: tuple[int, int], shorter: int | Non
         resized = max(target[0], int(target[1] * picture[0] / picture[1])), target[1]
     top, left = (-round((own - size) / 2.0) for own, size in zip(resized, shape, strict=True))
     return Geometry(picture, resized, shape, top, left)
+
+
+def lined(picture: tuple[int, int], shape: tuple[int, int]) -> Geometry:
+    """The picture at the input's height, at its left, and as wide as its ratio of sides says, as PaddleOCR does."""
+    width = math.ceil(shape[0] * (picture[1] / picture[0]))
+    return Geometry(picture, (shape[0], min(width, shape[1])), shape, 0, 0)
 
 
 def placed(picture: tuple[int, int], shape: tuple[int, int]) -> Geometry:

@@ -8,13 +8,13 @@ from typing import Any
 
 from baselib.data_classes import dataclass
 from cpuconv.errors import ArgumentError, ArgumentTypeError, kind_of, must
-from cpuconv.images.geometry import Geometry, cropped, letterboxed, placed, stretched
+from cpuconv.images.geometry import Geometry, cropped, letterboxed, lined, placed, stretched
 from cpuconv.images.methods import METHODS
 from cpuconv.images.picture import CHANNELS
 
 PRESETS = ("imagenet", "yolo", "clip")
 Numbers = float | tuple[float, ...]
-_SIZES = ("stretch", "letterbox", "crop", "keep")
+_SIZES = ("stretch", "letterbox", "crop", "line", "keep")
 _NETWORK_COLORS = ("RGB", "BGR")
 _IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 _CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
@@ -26,18 +26,20 @@ class Image:
 
     Attributes
     ----------
-    size : "stretch", "letterbox", "crop" or "keep"
+    size : "stretch", "letterbox", "crop", "line" or "keep"
         How a picture gets the input's size. "stretch": both sides are resized. "letterbox": it is resized to fit, its
         ratio of sides kept, and filled up with `fill`, as Ultralytics' LetterBox does. "crop": it is resized to cover
-        the input, and its centre taken, as torchvision and timm do. "keep": no resize; cropped or filled up at its
-        borders where sizes differ.
+        the input, and its centre taken, as torchvision and timm do. "line": it gets the input's height, and a width in
+        its ratio of sides, at most the input's; the rest on the right is filled up, as recognisers of text do. "keep":
+        no resize; cropped or filled up at its borders where sizes differ.
     color : "RGB", "BGR", "RGBA", "BGRA", "GRAY", "NV12" or "YUYV"
         Colour of arrays, (H, W, channels) of uint8; an alpha channel is dropped. NV12 is one array (H · 3/2, W), or a
         tuple of Y (H, W) and UV (H/2, W); YUYV is (H, W, 2). Pillow's images state their colour themselves.
     mean, scale : float, or tuple of float
         One number, or one per channel of the network, in units of pixels from 0 to 255.
-    fill : int, or tuple of int
-        Pixel outside the picture, from 0 to 255; one per channel of the network, or one for all.
+    fill : float, or tuple of float
+        Pixel outside the picture, from 0 to 255; one per channel of the network, or one for all. Fractions are
+        possible, such as 127.5 for zero in an input from -1 to 1.
     resize : str
         Method: "cv2_nearest", "cv2_linear", "cv2_cubic", "cv2_area", or "pillow_nearest", "pillow_box",
         "pillow_bilinear", "pillow_hamming", "pillow_bicubic", "pillow_lanczos". Pillow's methods are antialiased.
@@ -61,7 +63,7 @@ class Image:
     color: str = "RGB"
     mean: Numbers = 0.0
     scale: Numbers = 1 / 255
-    fill: int | tuple[int, ...] = 0
+    fill: Numbers = 0.0
     resize: str = "cv2_linear"
     network_color: str = "RGB"
     shorter: int | None = None
@@ -138,6 +140,8 @@ class Image:
             return letterboxed(picture, shape, self.center, self.enlarge)
         if self.size == "crop":
             return cropped(picture, shape, self.shorter)
+        if self.size == "line":
+            return lined(picture, shape)
         return (stretched if self.size == "stretch" else placed)(picture, shape)
 
     def check_channels(self, channels: int, label: str) -> None:
@@ -147,10 +151,10 @@ class Image:
             if isinstance(value, tuple) and len(value) != channels:
                 raise ArgumentError(must(f"{label}.{name}", f"1 or {channels} numbers", len(value)))
 
-    def numbers(self, channels: int) -> list[tuple[int, float, float]]:
+    def numbers(self, channels: int) -> list[tuple[float, float, float]]:
         """Fill value, scale and shift of each channel: ``pixel · scale + shift``."""
         every = zip(*(_each(value, channels) for value in (self.fill, self.scale, self.mean)), strict=True)
-        return [(int(fill), scale, -mean * scale) for fill, scale, mean in every]
+        return [(fill, scale, -mean * scale) for fill, scale, mean in every]
 
     def to_dict(self) -> dict[str, Any]:
         """The attributes as plain values."""
@@ -190,8 +194,6 @@ def _numbers(name: str, value: Any, pixels: bool) -> Any:
         return tuple(_numbers(name, each, pixels) for each in value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ArgumentTypeError(must(name, "a number, or one per channel", kind_of(value)))
-    if not pixels and abs(value) < float("inf"):
-        return float(value)
-    if not pixels or value != int(value) or not 0 <= value <= 255:
-        raise ArgumentError(must(name, "integers from 0 to 255" if pixels else "finite", repr(value)))
-    return int(value)
+    if not (0 <= value <= 255 if pixels else abs(value) < float("inf")):
+        raise ArgumentError(must(name, "numbers from 0 to 255" if pixels else "finite", repr(value)))
+    return float(value)

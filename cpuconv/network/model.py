@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from cpuconv.images.geometry import Geometry
     from cpuconv.images.image import Image
-    from cpuconv.images.preprocessing import Pictures
+    from cpuconv.images.preprocessing import Numbers, Pictures
     from cpuconv.network.reports.explain import Explanation
     from cpuconv.network.reports.precisions import PrecisionTable
     from cpuconv.network.reports.profile import Profile
@@ -50,7 +50,9 @@ class Model(BackgroundRuns):
     defaults : tuple of Port
         Inputs that have an initializer, and may be omitted from a feed.
     images : mapping of str to Image
-        Inputs that take pictures, by name.
+        Inputs that take pictures, by name. In `inputs` they have the dtype in which pictures are written.
+    pictures : Pictures or None
+        The conversion of pictures.
     """
 
     def __init__(
@@ -71,7 +73,7 @@ class Model(BackgroundRuns):
         self._opening = Lock(brief=False)
         self._made_by: Callable[[], Model] | None = None
         self.images: Mapping[str, Image] = {}
-        self._pictures: Pictures | None = None
+        self.pictures: Pictures | None = None
         listed = [(name, outputs[name]) for name in definition.order]
         self.inputs, self.outputs, self.defaults = (
             tuple(Port(name, value.shape, value.dtype) for name, value in ends)
@@ -197,10 +199,10 @@ class Model(BackgroundRuns):
         """
         if stop is not None and not callable(stop):
             raise ArgumentTypeError(must("stop", "a callable without arguments, or None", kind_of(stop)))
-        if self._pictures is None:
+        if self.pictures is None:
             outputs = self._run(feed, out, stop, convert)
             return (outputs, {}) if info else outputs
-        with self._pictures.fed(feed) as (arrays, places):
+        with self.pictures.fed(feed) as (arrays, places):
             outputs = self._run(arrays, out, stop, convert)
         return (outputs, places) if info else outputs
 
@@ -246,9 +248,9 @@ class Model(BackgroundRuns):
         """
         if isinstance(runs, bool) or not hasattr(runs, "__index__") or int(runs) < 1:
             raise ArgumentError(must("runs", "an integer, 1 or more", repr(runs)))
-        if self._pictures is None:
+        if self.pictures is None:
             return self._profile(feed, int(runs), watch)
-        with self._pictures.fed(feed) as (given, _):
+        with self.pictures.fed(feed) as (given, _):
             return self._profile(given, int(runs), watch)
 
     def _profile(self, feed: Mapping[str, Any], runs: int, watch: bool) -> Profile:
@@ -321,19 +323,19 @@ class Model(BackgroundRuns):
         self._precisions = precisions
         return self
 
-    def with_images(self, images: Mapping[str, Image]) -> Model:
+    def with_images(self, images: Mapping[str, Image], numbers: Mapping[str, Numbers] | None = None) -> Model:
         """Let inputs take pictures, by name, and return the model.
 
-        Raises
-        ------
-        ArgumentError, ArgumentTypeError
-            A name is no input, or the input does not take such pictures.
+        `numbers` are scale and shift per channel of inputs into whose readers those of `images` are folded; other
+        images are then refused, as are those that do not fit the inputs.
         """
         if images:
+            if numbers is None and self.pictures is not None and self.pictures.numbers:
+                raise ArgumentError(must("images", "left out: the model has been compiled for others", "given"))
             from cpuconv.images.preprocessing import Pictures  # deferred: few programs need it
 
             ports = {port.name: (port.shape, port.dtype) for port in self.inputs}
-            self._pictures = Pictures(images, ports, self._definition.settings.threads)
+            self.pictures = Pictures(images, ports, self._definition.settings.threads, numbers or {})
             self.images = dict(images)
         return self
 
@@ -393,5 +395,5 @@ class Model(BackgroundRuns):
             )
             settings = replace(definition.settings, threads=self.threads)  # the fastest number, if it was determined
             names = programs.kernels() if kernels else None
-            images = {name: image.to_dict() for name, image in self.images.items()}
+            images = None if self.pictures is None else self.pictures.to_dict()
             write(Path(path), ends, graph, settings, programs.to_save(), programs.forms, names, images)

@@ -15,7 +15,7 @@ import pytest
 import cpuconv
 from bench import soak
 from bench.soak import STUCK, Soak, main
-from bench.soak_networks import NETWORKS
+from bench.soak_networks import NETWORKS, PICTURES
 from cpuconv.memory import arenas, large_pages
 from cpuconv.network import interpret
 from cpuconv.network.running import execution_context
@@ -67,6 +67,8 @@ def test_a_short_soak_finds_nothing() -> None:
     report = ready.run(4.0, 3)
     assert report.problems == []
     assert {kind for kind, count in report.runs.items() if count} == {"plain", "failing", "stopped", "bad"}
+    of_pictures = Soak(PICTURES[:1]).run(0.5, 2)
+    assert of_pictures.problems == [] and {"plain", "failing", "bad"} <= of_pictures.runs.keys()
     assert report.points >= 3  # the outputs, an arena, a node that a reference computes
     assert execution_context.run is interpret.run and arenas.large is large_pages.large  # nothing fails any longer
 
@@ -116,7 +118,7 @@ def test_a_run_that_does_not_end_is_found(broken: Any) -> None:
 
 
 def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(soak, "Soak", lambda seed: Soak(LOOKUP, seed))
+    monkeypatch.setattr(soak, "Soak", lambda networks, seed: Soak(LOOKUP, seed))
     monkeypatch.setattr(Soak, "growth", 1.0)
     assert main(["--minutes", "0.01", "--threads", "2", "--seed", "3"]) == 0
     assert capsys.readouterr().out.startswith("runs: ")

@@ -143,6 +143,11 @@ def test_the_command_runs_a_picture(photo, tmp_path, capsys):
     for more in ([], ["--preset", "yolo"]):
         assert main(["run", str(tmp_path / "saved"), "--image", str(photo), "--json", *more]) == 0
         assert json.loads(capsys.readouterr().out)["inputs"][0]["from"] == str(photo)
+    timed = ["--image", str(photo), "-d", "0.05", "--warmup", "0.01", "--json"]
+    for path in ("model.onnx", "saved"):
+        assert main(["benchmark", str(tmp_path / path), *timed]) == 0
+    assert main(["run", str(tmp_path / "saved")]) == 0
+    capsys.readouterr()
     assert main(["run", str(tmp_path / "model.onnx"), "--image", str(tmp_path / "model.onnx")]) == 2
     assert "--image must be images that can be read" in capsys.readouterr().err
 
@@ -155,5 +160,21 @@ def test_quantisation_reads_images_alike(photo, tmp_path):
     ports = [Port("x", (1, 3, 32, 32), np.dtype(np.float32))]
     (feed,) = samples_of(photo.parent, ports, ImageForm(image=cpuconv.Image.yolo()))
     np.testing.assert_array_equal(feed["x"], by_hand(random(40, 60, 3)[:, :, ::-1], cpuconv.Image.yolo()))
+    onnx = pytest.importorskip("onnx")
+    onnx.save(network(), tmp_path / "model.onnx")
+    made = [
+        str(tmp_path / "model.onnx"),
+        "--data",
+        str(photo.parent),
+        "--preset",
+        "yolo",
+        "-o",
+        str(tmp_path / "q.onnx"),
+    ]
+    assert main(["quantize", *made]) == 0
+    model = cpuconv.compile(tmp_path / "q.onnx", images={"x": cpuconv.Image.yolo()}, threads=1)
+    assert model.inputs[0].dtype == np.uint8  # pixels are written as the first layer's integers
+    expected = cpuconv.compile(network(), threads=1)(feed["x"])
+    assert np.abs(model(random(40, 60, 3)[:, :, ::-1]) - expected).max() < 0.1 * np.abs(expected).max()
     with pytest.raises(ArgumentTypeError, match="'image' must be a cpuconv.Image"):
         cpuconv.quantize(network(), photo.parent, output=tmp_path / "q.onnx", image="yolo")

@@ -127,7 +127,7 @@ WRONG = {
     "resize": ({"resize": "linear"}, "'resize' must be one of cv2_nearest"),
     "mean": ({"mean": "0"}, "'mean' must be a number"),
     "scale": ({"scale": float("nan")}, "'scale' must be finite"),
-    "fill": ({"fill": 300}, "'fill' must be integers from 0 to 255"),
+    "fill": ({"fill": 300}, "'fill' must be numbers from 0 to 255"),
     "shape": ({"shape": 224}, "'shape' must be \\(height, width\\)"),
     "shorter": ({"shorter": 0}, "'shorter' must be an integer"),
 }

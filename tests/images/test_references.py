@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -78,6 +80,57 @@ def test_processors_of_transformers():
         assert np.abs(ours - theirs).max() <= step, make.__name__
 
 
+@pytest.mark.parametrize("size", [(60, 200), (31, 500), (48, 100)], ids=str)
+def test_lines_of_rapidocr(size):
+    detection = pytest.importorskip("rapidocr_onnxruntime.ch_ppocr_det.utils")
+    from rapidocr_onnxruntime.ch_ppocr_cls.text_cls import TextClassifier
+    from rapidocr_onnxruntime.ch_ppocr_rec.text_recognize import TextRecognizer
+
+    picture = random(*size, 3)
+    numbers: dict = {"color": "BGR", "network_color": "BGR", "mean": 127.5, "scale": 1 / 127.5}
+    theirs = detection.DetPreProcess(64, "min")(picture)[0]
+    np.testing.assert_allclose(inputs(picture, Image(**numbers), theirs.shape[1:]), theirs, rtol=0, atol=1e-6)
+    line = Image("line", fill=127.5, **numbers)
+    owner = SimpleNamespace(rec_image_shape=(3, 48, 320), cls_image_shape=(3, 48, 192))
+    theirs = TextRecognizer.resize_norm_img(owner, picture, 320 / 48)
+    np.testing.assert_allclose(inputs(picture, line, (48, 320)), theirs, rtol=0, atol=1e-6)
+    theirs = TextClassifier.resize_norm_img(owner, picture)
+    np.testing.assert_allclose(inputs(picture, line, (48, 192)), theirs, rtol=0, atol=1e-6)
+
+
+HALF = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3, "resample": 3}
+CONFIGS = {
+    "timm": (
+        {"input_size": (3, 32, 48), "interpolation": "bicubic", "crop_pct": 0.9, "mean": (0.5,) * 3, "std": (0.5,) * 3},
+        Image("crop", shorter=35, shape=(32, 48), resize="pillow_bicubic", mean=(127.5,) * 3, scale=(1 / 127.5,) * 3),
+    ),
+    "vit": (
+        {**HALF, "size": {"height": 32, "width": 48}},
+        Image("stretch", shape=(32, 48), resize="pillow_bicubic", mean=(127.5,) * 3, scale=(1 / 127.5,) * 3),
+    ),
+    "convnext": (
+        {**HALF, "size": {"shortest_edge": 224}, "crop_pct": 0.875, "do_flip_channel_order": True},
+        Image("crop", shorter=256, shape=(224, 224), resize="pillow_bicubic", mean=(127.5,) * 3,
+              scale=(1 / 127.5,) * 3, network_color="BGR"),
+    ),
+    "no mean": (
+        {"do_rescale": True, "do_normalize": False, "size": 20, "do_center_crop": True, "crop_size": 16},
+        Image("crop", shorter=20, shape=(16, 16), resize="pillow_bilinear"),
+    ),
+    "ultralytics": ({"task": "detect", "imgsz": "[32, 48]"}, Image.yolo(shape=(32, 48))),
+    "its classifier": (
+        {"task": "classify", "imgsz": 32}, Image("crop", color="BGR", shape=(32, 32), resize="pillow_bilinear"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("config, expected", CONFIGS.values(), ids=CONFIGS)
+def test_configurations(config, expected):
+    made = Image.from_config(config)
+    for name, value in expected.to_dict().items():
+        assert getattr(made, name) == (pytest.approx(value) if name in ("mean", "scale") else getattr(expected, name))
+
+
 def test_clip_is_clips():
     config = {
         "do_resize": True, "size": {"shortest_edge": 224}, "do_center_crop": True, "crop_size": 224, "resample": 3,
@@ -89,7 +142,19 @@ def test_clip_is_clips():
 
 
 def test_configurations_that_it_cannot_follow():
-    for config in ({}, {"a": 1}, {"image_mean": [0], "size": {"longest_edge": 3}}):
+    other = [
+        {"do_pad": True},
+        {"crop_pct": 0.9, "do_center_crop": True},
+        {"image_processor_type": "PPOCR"},
+        {"size": {}},
+    ]
+    odd = [{"size": {"height": 3}}, {"size": {"shortest_edge": 8}, "do_center_crop": True, "crop_size": [3]}]
+    for config in (
+        {},
+        {"a": 1},
+        {"imgsz": "["},
+        *({"image_mean": [0], "image_std": [1], **each} for each in other + odd),
+    ):
         with pytest.raises(ArgumentError, match="'config' must be"):
             Image.from_config(config)
     with pytest.raises(ArgumentTypeError, match="'config' must be"):

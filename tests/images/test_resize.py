@@ -140,12 +140,24 @@ def test_threads_and_batches_give_equal_bits():
             np.testing.assert_array_equal(whole.array[at], one(picture).array[0])
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_borders_are_filled_where_they_changed(threads):
+    image = Image.yolo(fill=(1, 2, 3))
+    make = converter((60, 80), image, threads=threads)
+    alone, pairs = [[(30, 80)], [(30, 80)], [(60, 40)]], [[(60, 40), (15, 40)], [(15, 40), (60, 40)]]
+    for seed, sizes in enumerate([*alone, *pairs, *alone]):
+        listed = [random(*size, 3, seed=seed) for size in sizes]
+        made = make(listed)
+        np.testing.assert_array_equal(made.array, converter((60, 80), image)(listed).array)
+        make.release(made)
+
+
 def test_random_sizes_keep_memory_level():
     make, rng = converter((32, 48), Image.yolo()), np.random.default_rng(0)
     sizes = rng.integers(1, 300, (400, 2))
     for height, width in sizes:
         made = make(pictures.random(int(height), int(width), 3))
-        make.release(made.array)
+        make.release(made)
     assert make.nbytes <= 4 * (32 * 48 * 3 * 4) + 16 * (1 << 21)
     assert len(make._programs) <= 16 and len(make._buffers) == 1
 

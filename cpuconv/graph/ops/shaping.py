@@ -213,7 +213,9 @@ def _offer_cast(rule: Infer) -> Offers:
         if not (x.dtype in _FLOATS and y.dtype in _FLOATS and FLOAT32 in (x.dtype, y.dtype)) or 0 in x.shape:
             return []
         rest = [""] * (len(inputs) - 1)
-        return [Offer((DENSE, *rest), (DENSE,), target.moving(x.nbytes + y.nbytes))]
+        stored = [(DENSE, form) for form in target.forms(DENSE, y.dtype) if stored_as(form, y.dtype) == x.dtype]
+        moved = Offer((DENSE, *rest), (DENSE,), target.moving(x.nbytes + y.nbytes))
+        return [*view_offers(inputs, stored), moved]  # float32 that is stored in bfloat16 is the bfloat16 tensor
 
     return offers
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from baselib.data_classes import dataclass
 from cpuconv.elements import F32, S16, U8, Element
 from cpuconv.isa.typed import clamped, load_as_int, store_float, store_int
@@ -22,6 +24,7 @@ from cpuconv.runtime.microkernel import MicroKernel
 ROWS = 16  # rows per block, and lanes of all vectors here; LLVM splits them where registers are narrower
 _AHEAD = 4  # vectors of a row whose sums share the loads of weights
 _MAX_PIXEL = 255
+_HALF_BITS, _I16 = 16, ir.VectorType(ir.IntType(16), ROWS)
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,10 @@ class Arithmetic:
     wide : bool
         Whether these sums are int16; otherwise they are clipped to uint8.
     tap_shift, last_shift
-        Shift of each product along columns, rounding down, and of their sum, to nearest.
+        Shift of each product along columns, rounding down, and of their sum, to nearest. With a shift of 16, products
+        and their sum are int16.
+    clipped : bool
+        Whether results may be outside of uint8, because weights may be negative.
     """
 
     shift: int
@@ -43,6 +49,7 @@ class Arithmetic:
     wide: bool
     tap_shift: int
     last_shift: int
+    clipped: bool = True
 
     @property
     def sums(self) -> Element:
@@ -50,7 +57,7 @@ class Arithmetic:
         return S16 if self.wide else U8
 
 
-PLAIN = Arithmetic(shift=0, rounded=False, wide=False, tap_shift=0, last_shift=0)
+PLAIN = Arithmetic(shift=0, rounded=False, wide=False, tap_shift=0, last_shift=0, clipped=False)
 """One tap of weight 1: pixels are copied."""
 
 
@@ -161,7 +168,7 @@ def sum_columns(
         target = vec.offset(y, builder.mul(index, I64(ROWS * how.sums.bytes)))
         for channel, total in enumerate(totals):
             place = vec.offset(target, builder.mul(y_channel, I64(channel)))
-            store_int(vec, how.sums, _shifted(vec, total, how.shift), place, fits=how.wide)
+            store_int(vec, how.sums, _shifted(vec, total, how.shift), place, fits=how.wide or not how.clipped)
         return []
 
     repeat(vec, I64(0), count, [], column)
@@ -219,11 +226,20 @@ def sum_rows(
             source = vec.pointer(builder.add(start, builder.mul(place, slot_bytes)))
             weight = _weight(vec, weights, number)
             read = [load_as_int(vec, how.sums, vec.offset(source, how.sums.bytes * ROWS * i)) for i in range(vectors)]
+            if how.tap_shift == _HALF_BITS:  # one instruction on many CPUs
+                weight = builder.sext(builder.trunc(weight, _I16), vec.int_type)
+                products = [builder.ashr(builder.mul(value, weight), vec.int_constant(_HALF_BITS)) for value in read]
+                pairs = zip(totals, products, strict=True)
+                return [builder.add(total, builder.trunc(product, _I16)) for total, product in pairs]
             return [_added(vec, total, value, weight, how.tap_shift) for total, value in zip(totals, read, strict=True)]
 
-        totals = _each_tap(vec, tile.taps, taps, [_half(vec, how.last_shift, True)] * vectors, tap)
+        half = _half(vec, how.last_shift, True)
+        half = builder.trunc(half, _I16) if how.tap_shift == _HALF_BITS else half
+        totals = _each_tap(vec, tile.taps, taps, [half] * vectors, tap)
         for i, total in enumerate(totals):
-            pixel = clamped(vec, _shifted(vec, total, how.last_shift), 0, _MAX_PIXEL)
+            total = builder.sext(total, vec.int_type) if how.tap_shift == _HALF_BITS else total
+            pixel = _shifted(vec, total, how.last_shift)
+            pixel = clamped(vec, pixel, 0, _MAX_PIXEL) if how.clipped else pixel
             value = vec.fma(builder.sitofp(pixel, vec.type), scale, shift)
             _store(tile, vec, value, y, y_step, builder.add(first, I64(ROWS * i)), mask)
 
@@ -244,11 +260,10 @@ def sum_rows(
 
 
 @MicroKernel
-def fill_row(tile: RowsTile, builder: ir.IRBuilder, pixel: Any, numbers: Any, y: Any, y_step: Any, count: Any) -> None:
-    """y[i] = pixel · scale + shift, for one pixel value (int64)."""
+def fill_row(tile: RowsTile, builder: ir.IRBuilder, number: Any, y: Any, y_step: Any, count: Any) -> None:
+    """y[i] = the float32 at `number`."""
     vec = Vector(builder, ROWS)
-    scale, shift = (vec.broadcast(vec.offset(vec.pointer(numbers), at)) for at in (0, 4))
-    value = vec.fma(builder.sitofp(vec.splat(builder.trunc(pixel, I32)), vec.type), scale, shift)
+    value = vec.broadcast(vec.pointer(number))
 
     def part(number: Any, _: list[Any]) -> list[Any]:
         first = builder.mul(number, I64(ROWS))
@@ -262,7 +277,8 @@ def _store(tile: RowsTile, vec: Vector, value: Any, y: Any, y_step: Any, first: 
     """Store a vector of pixels from number `first` on; `mask` has the lanes that exist, None: all."""
     builder, element = vec.builder, tile.element
     if element.integer:
-        value = vec.round(vec.clip(value, 0.0, float(_MAX_PIXEL)))
+        ends = np.iinfo(element.dtype)
+        value = vec.round(vec.clip(value, float(ends.min), float(ends.max)))
     if tile.dense:
         store_float(vec, element, value, vec.offset(y, builder.mul(first, I64(element.bytes))), mask)
         return

@@ -81,7 +81,7 @@ class Target:
     height: int
     width: int
     element: Element
-    channels: tuple[tuple[int, int, float, float], ...]
+    channels: tuple[tuple[int, float, float, float], ...]
     y_channel: int
     y_row: int
     y_column: int
@@ -101,10 +101,10 @@ class ResizeTile:
 
 
 @kernel(
-    "convert transpose columns transpose_back rows fill x chroma x_width x_pixels x_row chroma_row x_channel lines "
-    "line_offsets sum_starts sum_weights sum_taps one starts column_weights column_taps row_starts row_weights "
+    "convert transpose columns transpose_back rows fill x chroma filled x_width x_pixels x_row chroma_row x_channel "
+    "lines line_offsets sum_starts sum_weights sum_taps one starts column_weights column_taps row_starts row_weights "
     "row_taps y y_channel y_row y_column height channels top left inner_height inner_width width pitch sum_bytes slots "
-    "slot_bytes numbers channel_table space space_step sums_at ring_at converted_at back"
+    "slot_bytes numbers fills channel_table space space_step sums_at ring_at converted_at back"
 )
 def resize_picture(tile, worker, before, part, parts, args):
     """Compute a band of rows of all channels."""
@@ -115,7 +115,8 @@ def resize_picture(tile, worker, before, part, parts, args):
         inner = row - args.top
         y = args.y + row * args.y_row
         if inner < 0 or inner >= args.inner_height:
-            _fill(tile, args, y, args.width)
+            if args.filled == 0:
+                _fill(tile, args, y, args.width)
         else:
             start = word(tile, args.row_starts, inner)
             block = max(block, start // 16)
@@ -123,13 +124,13 @@ def resize_picture(tile, worker, before, part, parts, args):
                 slot = block * 16 % args.slots
                 _resize_lines(tile, args, block * 16, space, sums, ring + slot * args.slot_bytes, converted)
                 block += 1
-            if args.left > 0:
+            if args.left > 0 and args.filled == 0:
                 _fill(tile, args, y, args.left)
             right = args.left + args.inner_width
-            if right < args.width:
+            if right < args.width and args.filled == 0:
                 _fill(tile, args, y + right * args.y_column, args.width - right)
             for channel in range(args.channels):
-                source = word(tile, args.channel_table, 2 * channel)
+                source = word(tile, args.channel_table, channel)
                 _call_rows(
                     args.rows,
                     ring=ring + source * args.pitch * args.sum_bytes,
@@ -150,8 +151,7 @@ def _fill(tile, args, y, count):
     for channel in range(args.channels):
         _call_fill(
             args.fill,
-            pixel=word(tile, args.channel_table, 2 * channel + 1),
-            numbers=args.numbers + 8 * channel,
+            number=args.fills + 4 * channel,
             y=y + channel * args.y_channel,
             y_step=args.y_column,
             count=count,
@@ -231,6 +231,8 @@ def resize_step(
 ) -> Step:
     """The call that resizes a picture at `x` (its U and V at `chroma`), at least 16 bytes wide, to an image at `y`.
 
+    `filled` is 1 in place of an address if the image has its borders, else 0.
+
     `lines` has the number of each row of the picture that `rows` reads, in order. `columns_first`: columns are summed
     before rows, to uint8; then `lines` are without gaps, and rows are not converted.
     """
@@ -268,6 +270,7 @@ def resize_step(
         "fill": MicroRef(fill_row, RowsTile(PLAIN, 1, target.element, dense)),
         "x": Ref("x"),
         "chroma": Ref("chroma"),
+        "filled": Ref("filled"),
         "x_width": source.width,
         "x_pixels": pixels,
         "x_row": source.row,
@@ -301,7 +304,8 @@ def resize_step(
         "slots": slots,
         "slot_bytes": size * used * pitch,
         "numbers": numbers,
-        "channel_table": np.array([(channel, fill) for channel, fill, *_ in target.channels], np.int64),
+        "fills": np.array([fill * scale + shift for _, fill, scale, shift in target.channels], np.float32),
+        "channel_table": np.array([channel for channel, *_ in target.channels], np.int64),
         **worker_args("space", space, int(places[-1]), processor.threads),
         "sums_at": int(places[1]),
         "ring_at": int(places[2]),

@@ -37,6 +37,7 @@ from cpuconv.runtime.code.packs.pack_file import Part
 
 if TYPE_CHECKING:
     from cpuconv.images.image import Image
+    from cpuconv.images.preprocessing import Numbers
 
 _WRONG = (
     TypeError, ValueError, LookupError, AttributeError, ArithmeticError, AssertionError, MemoryError, RecursionError,
@@ -57,6 +58,8 @@ class Saved:
         The graph as it was read; for a network of fixed sizes, only its inputs and outputs, and a placeholder node.
     settings : Settings
     images : dict of str to Image
+    numbers : dict of str to tuple
+        Scale and shift per channel of inputs into whose readers those of `images` are folded.
     fits : bool
         Whether it was saved on this CPU with the current packing code; otherwise packed weights are not read.
 
@@ -101,7 +104,7 @@ class Saved:
         self._packed = self._forms(packed) if self.fits else {}
         self._raw = {self._file.checksum(raw): raw for raw, _ in self._packed}
         self._programs = {tuple(map(sizes_of, must_be(list, each["shapes"]))): each for each in list_of(dict, programs)}
-        self.images = _images(must_be(dict, header.get("images", {})))
+        self.images, self.numbers = _images(must_be(dict, header.get("images", {})))
         order = tuple(list_of(str, header.get("order", list(outputs))))
         if {*order} != {*outputs}:
             raise SourceError("its outputs differ from its list of outputs")
@@ -292,12 +295,17 @@ def _ports(data: Any) -> dict[str, Value]:
     return {name: value_from_plain(value) for name, value in must_be(dict, data).items()}
 
 
-def _images(data: Mapping[str, Any]) -> dict[str, Image]:
+def _images(data: Mapping[str, Any]) -> tuple[dict[str, Image], dict[str, Numbers]]:
     if not data:
-        return {}
+        return {}, {}
     from cpuconv.images.image import Image  # deferred: few models take pictures
 
-    return {name: Image.from_dict(must_be(dict, each)) for name, each in data.items()}
+    pairs = {name: must_be(list, each) for name, each in data.items()}
+    images = {name: Image.from_dict(must_be(dict, image)) for name, (image, _) in pairs.items()}
+    stated = {name: must_be(list, numbers) for name, (_, numbers) in pairs.items() if numbers is not None}
+    return images, {
+        name: tuple((float(scale), float(shift)) for scale, shift in numbers) for name, numbers in stated.items()
+    }
 
 
 def _settings(data: Mapping[str, Any]) -> Settings:

@@ -46,7 +46,7 @@ def write(
         Returns the packed forms of a constant, by `form_digest`.
     names : iterable of str or None
         Names of the kernels whose machine code is included.
-    images : mapping of str to dict, or None
+    images : mapping of str to [dict, list or None], or None
         Plain values of the inputs that take pictures, by name.
 
     Raises
