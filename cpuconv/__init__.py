@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from cpuconv.conv.reorder import reorder
     from cpuconv.images.geometry import Geometry
     from cpuconv.images.image import Image
-    from cpuconv.integrations.inference_session import InferenceSession, SessionOptions
+    from cpuconv.integrations.inference_session import InferenceSession
     from cpuconv.integrations.run_options import RunOptions
+    from cpuconv.integrations.session_options import SessionOptions
     from cpuconv.network.model import Model
     from cpuconv.quantizing.quantize import quantize
 
@@ -83,8 +84,9 @@ __getattr__ = _lazily(  # imported at first use: a single convolution does not n
         "cpuconv.conv.reorder": ("reorder",),
         "cpuconv.images.geometry": ("Geometry",),
         "cpuconv.images.image": ("Image",),
-        "cpuconv.integrations.inference_session": ("InferenceSession", "SessionOptions"),
+        "cpuconv.integrations.inference_session": ("InferenceSession",),
         "cpuconv.integrations.run_options": ("RunOptions",),
+        "cpuconv.integrations.session_options": ("SessionOptions",),
         "cpuconv.network.model": ("Model",),
         "cpuconv.quantizing.quantize": ("quantize",),
     },

@@ -6,20 +6,20 @@ The interface is that of `onnxruntime.InferenceSession` (onnxruntime/python/onnx
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from baselib.data_classes import dataclass
-from baselib.text import suggested
 from cpuconv.api import network as api
 from cpuconv.conv.choice.target import precision_named
-from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, must
+from cpuconv.errors import ArgumentError, ArgumentTypeError, must
 from cpuconv.integrations.binding import IOBinding, OrtValue, view
 from cpuconv.integrations.element_types import text_of
-from cpuconv.integrations.run_options import stop_of, terminating
+from cpuconv.integrations.output_shapes import output_shapes
+from cpuconv.integrations.run_options import errors_of_both, stop_of
+from cpuconv.integrations.session_options import CPU_PROVIDER, PRECISION, SessionOptions, entry, tell_of_no_effect
 from cpuconv.network.model import Model
 from cpuconv.network.ports import Port
 from cpuconv.network.saved.container import is_saved
@@ -33,80 +33,6 @@ from cpuconv.runtime.threads import AUTO, maximum_threads
 if TYPE_CHECKING:
     from cpuconv.option_types import Precision
 
-_PROVIDER = "CPUExecutionProvider"
-_OWN = "session.cpuconv."
-PRECISION = f"{_OWN}precision"
-"""The session config entry for the `precision` of `compile`."""
-
-
-class SessionOptions:
-    """Session options: the attributes of ONNX Runtime's class, and two of cpuconv; others cannot be set.
-
-    Attributes
-    ----------
-    intra_op_num_threads : int
-        Max. threads of a run, at most the number of cores; 0: `get_num_threads()`; "auto": the fastest number for
-        the network.
-    async_threads : int
-        Max. concurrent runs of `run_async`; 0: the number of cores.
-    idle_bytes : int or None
-        As for `compile`.
-
-    Notes
-    -----
-    The other attributes of ONNX Runtime are stored and have no effect. A session warns where a user would miss the
-    effect.
-
-    Raises
-    ------
-    AttributeError
-        An unknown attribute is set, as in ONNX Runtime.
-    """
-
-    def __init__(self) -> None:
-        self.intra_op_num_threads = 0
-        self.async_threads = 0
-        self.idle_bytes: int | None = None
-        self.inter_op_num_threads = 0
-        self.graph_optimization_level: Any = 99
-        self.execution_mode: Any = 0
-        self.execution_order: Any = 0
-        self.enable_cpu_mem_arena = self.enable_mem_pattern = self.enable_mem_reuse = True
-        self.use_per_session_threads = True
-        self.enable_profiling = self.use_deterministic_compute = False
-        self.log_severity_level, self.log_verbosity_level, self.logid = -1, 0, ""
-        self.optimized_model_filepath, self.profile_file_prefix = "", "onnxruntime_profile_"
-        self.free_dimensions: dict[str, int] = {}
-        self._entries: dict[str, str] = {}
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if "_entries" in vars(self) and name not in vars(self):
-            known = [each for each in vars(self) if not each.startswith("_")]
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{suggested(name, known)}")
-        super().__setattr__(name, value)
-
-    def add_free_dimension_override_by_name(self, name: str, size: int) -> None:
-        """Set the size of a symbolic dimension of the model's inputs."""
-        self.free_dimensions[name] = size
-
-    def add_session_config_entry(self, key: str, value: str) -> None:
-        """Store an entry; only "session.cpuconv.precision" has an effect: it is the `precision` of `compile`.
-
-        Raises
-        ------
-        ArgumentError
-            The entry starts with "session.cpuconv." and is unknown; entries of ONNX Runtime may have any name.
-        """
-        if key.startswith(_OWN) and key != PRECISION:
-            raise ArgumentError(must("key", f"{PRECISION}, of those that start with {_OWN}", repr(key)))
-        self._entries[key] = value
-
-    def get_session_config_entry(self, key: str) -> str:
-        """Return an entry that was added."""
-        if key not in self._entries:
-            raise ArgumentError(must("key", "one of an entry that was added", repr(key)))
-        return self._entries[key]
-
 
 @dataclass(frozen=True)
 class NodeArg:
@@ -115,15 +41,15 @@ class NodeArg:
     Attributes
     ----------
     name : str
-    shape : list of (int, str or None)
-        Sizes; a symbol or None where the model leaves a size open.
     type : str
         The type as text, such as ``tensor(float)``.
+    shape : list of (int, str or None)
+        Sizes; a symbol or None where the model leaves a size open.
     """
 
     name: str
-    shape: list[int | str | None]
     type: str
+    shape: list[int | str | None]
 
 
 class InferenceSession:
@@ -165,15 +91,17 @@ class InferenceSession:
         wanted = getattr(self._options, "intra_op_num_threads", 0)
         threads = wanted if wanted == AUTO or wanted > 0 else None
         idle = getattr(self._options, "idle_bytes", None)
-        _tell_of_no_effect(self._options, providers)
-        self._background = Streams(_async_threads(getattr(self._options, "async_threads", 0)), "run_async")
-        stated = _entry(self._options, PRECISION)
+        tell_of_no_effect(self._options, providers)
+        self.background = Streams(_async_threads(getattr(self._options, "async_threads", 0)), "run_async")
+        stated = entry(self._options, PRECISION)
         precision = None if stated is None else cast("Precision", precision_named(stated, PRECISION))
+        self._shapes: Mapping[str, Sequence[int | str | None]] = {}  # of outputs that the model leaves open
         if isinstance(path_or_bytes, (str, os.PathLike)) and is_saved(path_or_bytes):
             self._model, self._metadata = _loaded(path_or_bytes, sizes, threads, idle, precision)
         else:
             graph, self._metadata = read_with_metadata(path_or_bytes)
             graph = with_sizes(graph, sizes)
+            self._shapes = output_shapes(graph)
             self._model = api.compile(graph, threads=threads, precision=precision or "float32", idle_bytes=idle)
         self._required = [port.name for port in self._model.inputs]
         self._inputs = (*self._model.inputs, *self._model.defaults)
@@ -206,12 +134,13 @@ class InferenceSession:
         ValueError
             An input is missing.
         ArgumentError, ArgumentTypeError
-            A name, rank, size or dtype is wrong; the message names it.
+            A name, rank, size or dtype is wrong; the message names it. If ONNX Runtime is loaded, the error is also
+            its `InvalidArgument`.
         RunStopped
             `run_options.terminate` ended the run. If ONNX Runtime is loaded, the error is also its `Fail`.
         """
-        names = self._asked(output_names)
-        with terminating():
+        with errors_of_both():
+            names = self._asked(output_names)
             results = self._model.run(self._fed(input_feed), stop=stop_of(run_options))
         given = [results[name] for name in dict.fromkeys(names)]
         return given if len(given) == len(names) else [results[name].copy() for name in names]
@@ -234,16 +163,15 @@ class InferenceSession:
             Called in that thread with the results, `user_data` and an empty text; after a failure, with no results and
             the error's text.
         user_data : any
+
+        Raises
+        ------
+        ValueError
+            An input is missing.
         """
-
-        def go() -> None:
-            try:
-                results, error = self.run(output_names, input_feed, run_options), ""
-            except Exception as failure:  # any failure is passed to the callback
-                results, error = [], str(failure) or type(failure).__name__
-            callback(results, user_data, error)
-
-        self._background.submit(reported, go)
+        self._check_inputs(input_feed)
+        given = (output_names, input_feed, run_options)
+        self.background.submit(reported, deliver, self.run, given, callback, user_data)
 
     def run_with_ort_values(
         self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, Any], run_options: Any = None
@@ -268,10 +196,10 @@ class InferenceSession:
             As for `run`; bound outputs may be partly written.
         """
         wanted = iobinding.wanted
-        if not wanted:
-            raise ArgumentError(must("iobinding", "a binding with outputs", "one without"))
-        out = {name: array for name, array in wanted.items() if array is not None}
-        with terminating():
+        with errors_of_both():
+            if not wanted:
+                raise ArgumentError(must("iobinding", "a binding with outputs", "one without"))
+            out = {name: array for name, array in wanted.items() if array is not None}
             results = self._model.run(self._fed(iobinding.feed), out, stop=stop_of(run_options))
         iobinding.results = [results[name] for name in wanted]
 
@@ -286,10 +214,13 @@ class InferenceSession:
 
     def _fed(self, feed: Mapping[str, Any]) -> dict[str, Any]:
         """Return the feed as arrays, after checking that it has every input."""
+        self._check_inputs(feed)
+        return {name: self._array(name, given) for name, given in feed.items()}
+
+    def _check_inputs(self, feed: Mapping[str, Any]) -> None:
         missing = [name for name in self._required if name not in feed]
         if missing:
             raise ArgumentError(f"Required inputs ({missing}) are missing from input feed ({list(feed)}).")
-        return {name: self._array(name, given) for name, given in feed.items()}
 
     def _array(self, name: str, given: Any) -> Any:
         """Convert a list to an array of the input's dtype, and an `OrtValue` to its memory; return others unchanged."""
@@ -304,15 +235,23 @@ class InferenceSession:
 
     def get_inputs(self) -> list[NodeArg]:
         """Return the name, shape and type of each input."""
-        return [_described(port) for port in self._model.inputs]
+        return [self._described(port) for port in self._model.inputs]
 
     def get_outputs(self) -> list[NodeArg]:
         """Return the name, shape and type of each output."""
-        return [_described(port) for port in self._model.outputs]
+        return [self._described(port, self._shapes.get(port.name)) for port in self._model.outputs]
 
     def get_overridable_initializers(self) -> list[NodeArg]:
         """Return name, shape and type of each initializer that is listed as an input, so that a feed may replace it."""
-        return [_described(port) for port in self._model.defaults]
+        return [self._described(port) for port in self._model.defaults]
+
+    def _described(self, port: Port, shape: Sequence[int | str | None] | None = None) -> NodeArg:
+        """Return name, type and shape of an input or output, open sizes by the symbols of the model."""
+        known = port.shape or () if shape is None else shape
+        symbols = self._metadata.symbols.get(port.name, ())
+        stated = symbols if len(symbols) == len(known) else ("",) * len(known)
+        sizes = [size if isinstance(size, int) else name or size for size, name in zip(known, stated, strict=True)]
+        return NodeArg(port.name, text_of(port.dtype), sizes)
 
     def get_modelmeta(self) -> Metadata:
         """Return the model's metadata."""
@@ -324,15 +263,15 @@ class InferenceSession:
 
     def get_providers(self) -> list[str]:
         """Return the execution providers: the CPU's."""
-        return [_PROVIDER]
+        return [CPU_PROVIDER]
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
         """Return the options per provider: none."""
-        return {_PROVIDER: {}}
+        return {CPU_PROVIDER: {}}
 
     def set_providers(self, providers: Sequence[Any] | None = None, provider_options: Any = None) -> None:
         """Do nothing, as everything runs on the CPU; warn if `providers` omits the CPU's."""
-        _tell_of_no_effect(None, providers)
+        tell_of_no_effect(None, providers)
 
     def end_profiling(self) -> str:
         """Return the file name of the profile: empty, as no profile is written."""
@@ -348,22 +287,6 @@ class InferenceSession:
     enable_fallback = disable_fallback
 
 
-NO_EFFECT = {  # options that request an unsupported feature, and its replacement
-    "enable_profiling": "no profile is written: `cpuconv profile MODEL`, or `cpuconv.Model.profile`, times operators",
-    "optimized_model_filepath": "no optimised model is written: `cpuconv compile MODEL -o FILE` writes one of its own",
-}
-
-
-def _tell_of_no_effect(options: Any, providers: Sequence[Any] | None) -> None:
-    """Warn of options and providers that have no effect."""
-    told = [f"{name} has no effect: {instead}" for name, instead in NO_EFFECT.items() if getattr(options, name, None)]
-    names = [each if isinstance(each, str) else each[0] for each in providers or ()]
-    if names and _PROVIDER not in names:
-        told.append(f"everything runs on the CPU, none of the providers asked for does: {', '.join(names)}")
-    for text in told:
-        warnings.warn(text, CpuconvWarning, stacklevel=3)
-
-
 def _async_threads(wanted: int) -> int:
     """Return the given number of threads for background runs, or the number of cores."""
     if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 0:
@@ -371,12 +294,18 @@ def _async_threads(wanted: int) -> int:
     return wanted or maximum_threads()
 
 
-def _entry(options: Any, key: str) -> str | None:
-    """Return an entry of cpuconv's or ONNX Runtime's options; None if it was not added."""
+def deliver(
+    run: Callable[..., list[np.ndarray]],
+    given: tuple[Any, ...],
+    callback: Callable[[list[np.ndarray], Any, str], object],
+    user_data: Any,
+) -> None:
+    """Run, and pass the results or the error's text to a callback of `run_async`."""
     try:
-        return str(options.get_session_config_entry(key))
-    except (AttributeError, ArgumentError, RuntimeError):  # ONNX Runtime's options raise RuntimeError
-        return None
+        results, error = run(*given), ""
+    except Exception as failure:  # any failure is passed to the callback
+        results, error = [], str(failure) or type(failure).__name__
+    callback(results, user_data, error)
 
 
 def _loaded(
@@ -392,7 +321,3 @@ def _loaded(
     shapes: dict[str, Any] = {name: value.shape for name, value in known.items() if value.concrete}
     model = api.load(path, threads=threads, input_shapes=shapes, precision=precision, idle_bytes=idle)
     return model, Metadata(graph_name=graph.name)
-
-
-def _described(port: Port) -> NodeArg:
-    return NodeArg(port.name, list(port.shape or ()), text_of(port.dtype))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from cpuconv.errors import ArgumentError, RunStopped, must
+from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvError, RunStopped, must
 
 _THEIRS = "onnxruntime.capi.onnxruntime_pybind11_state"  # the module of ONNX Runtime's exceptions
 _TEXT = "[ONNXRuntimeError] : 1 : FAIL : Exiting due to terminate flag being set to true."
@@ -51,15 +51,25 @@ def stop_of(run_options: Any) -> Callable[[], object] | None:
 
 
 @contextmanager
-def terminating() -> Iterator[None]:
-    """Raise ONNX Runtime's error for a stopped run: a `RunStopped` that is also a `Fail` if ONNX Runtime is loaded."""
+def errors_of_both() -> Iterator[None]:
+    """Raise errors that are also ONNX Runtime's if that is loaded: `Fail` of a stopped run, `InvalidArgument`."""
     try:
         yield
     except RunStopped as error:
-        raise _kind(getattr(sys.modules.get(_THEIRS), "Fail", None))(_TEXT) from error
+        raise _kind(RunStopped, "Fail")(_TEXT) from error
+    except (ArgumentError, ArgumentTypeError) as error:
+        raise _kind(type(error), "InvalidArgument")(*error.args) from error
+
+
+def _kind(ours: type[CpuconvError], name: str) -> type[CpuconvError]:
+    """Return a subclass of one of cpuconv's exceptions and of ONNX Runtime's of this name."""
+    theirs = getattr(sys.modules.get(_THEIRS), name, None)
+    return ours if theirs is None else _both(ours, theirs)  # type: ignore[arg-type]  # classes are hashable
 
 
 @functools.cache
-def _kind(theirs: type[Exception] | None) -> type[RunStopped]:
-    """Return the exception class of a stopped run, which also derives from `theirs`."""
-    return RunStopped if theirs is None else type("Fail", (RunStopped, theirs), {"__doc__": RunStopped.__doc__})
+def _both(ours: type[CpuconvError], theirs: type[Exception]) -> type[CpuconvError]:
+    def reduced(self: CpuconvError) -> tuple[object, ...]:
+        return ours, self.args  # a process without ONNX Runtime can read it
+
+    return type(theirs.__name__, (ours, theirs), {"__doc__": ours.__doc__, "__reduce__": reduced})

@@ -29,6 +29,8 @@ class Metadata:
         2**63 - 1 if the model states none.
     custom_metadata_map : dict[str, str]
         The author's own entries.
+    symbols : dict[str, tuple[str, ...]]
+        Symbols of the sizes of each input and output as the model has them, "" for other sizes.
     """
 
     producer_name: str = ""
@@ -38,6 +40,7 @@ class Metadata:
     description: str = ""
     version: int = 2**63 - 1
     custom_metadata_map: Mapping[str, str] = field(default_factory=dict)
+    symbols: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, model: Any) -> Metadata:
@@ -45,9 +48,11 @@ class Metadata:
         stated = {entry.key: entry.value for entry in model.metadata_props}
         version = {"version": model.model_version} if model.HasField("model_version") else {}
         graph = model.graph
+        ends = (*graph.output, *graph.input)
+        symbols = {end.name: tuple(dim.dim_param for dim in end.type.tensor_type.shape.dim) for end in ends}
         return cls(
             model.producer_name, graph.name, graph.doc_string, model.domain, model.doc_string, **version,
-            custom_metadata_map=stated,
+            custom_metadata_map=stated, symbols=symbols,
         )  # fmt: skip
 
 
