@@ -1,8 +1,8 @@
 """The table of instruction sets with their costs, and the instruction set for which code is generated.
 
-Sources: Intel's and AMD's optimisation guides. Maximum tile pixels for AVX-512 and AVX2 were read from the machine code
-(a test repeats it), those of complex tiles for NEON too (Cortex-A76). The other figures of NEON come from measurements
-of an earlier emitter; those of SSE are AVX2's.
+Sources: Intel's, AMD's and Arm's optimisation guides. Maximum tile pixels were read from the machine code (tests repeat
+it for AVX-512 and AVX2, `bench.mca` for NEON), those of complex tiles for NEON on Cortex-A76. The other figures of SSE
+are AVX2's.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from baselib.data_classes import dataclass
 from cpuconv.elements import Element
 from cpuconv.isa import dots
 from cpuconv.isa.dots import Dot
+from cpuconv.runtime.instruction_order import IN_ORDER
 from cpuconv.runtime.target import target, target_machine
 
 
@@ -38,6 +39,9 @@ class Isa:
     efficiency: tuple[float, ...] = (0.86, 0.97, 1.0, 1.0)  # measured efficiency of tiles with 1, 2, … weight vectors
     latency: float = 4  # cycles between dependent FMAs, the latency of an accumulation
     memory_operand: bool = True  # an operand of an FMA can be in memory, without a register
+    prefetch_step: int = 1  # adjacent vectors for which transforms prefetch once
+    in_order: bool = False  # instructions issue in their order, so that loads are not hidden behind FMAs
+    scalars_per_load: int = 1  # scalars of one load from which FMAs take single elements as operands
     frequency: float = 2.5e9  # cycles per second
     l2_rate: float = 32  # bytes per cycle from L2 to one core
     l3_rate: float = 8  # bytes per cycle from L3 to one core
@@ -65,14 +69,34 @@ class Isa:
 _FEW_SUMS: Any = {"efficiency": (0.95, 1.0, 0.95, 0.95), "latency": 4.4}
 _NARROW: Any = {"additions": 3}  # x86 adds integers on three or four ports; with 512 bits on two
 
+_ARM: Any = {
+    "memory_operand": False,
+    "prefetch_step": 4,  # a cache line
+    "scalars_per_load": 4,
+    "efficiency": (1.0, 1.0, 1.0, 1.0),
+}
+
 TABLE: tuple[Isa, ...] = (
     Isa("avx512", 16, 32, True, (30, 14, 9, 6), (13, 6, 3, 2), dots.AVX512, 2, 1, "zmm", "avx512f"),
     Isa("avx2", 8, 16, False, (8, 6, 3, 2), (6, 2, 1), dots.AVX2, 2, 1, "ymm", "avx2", **_NARROW, **_FEW_SUMS),
     Isa("sse", 4, 16, False, (8, 6, 3, 2), (6, 2, 1), dots.SSE, 2, 1, "xmm", **_NARROW),
-    Isa("neon", 4, 32, False, (16, 8, 5, 4), (8, 5, 3, 2), dots.NEON, 2, 1, "v0.4s", "neon", memory_operand=False),
+    Isa("neon", 4, 32, False, (15, 10, 7, 6, 5, 4), (8, 5, 3, 2), dots.NEON, 2, 1, "v0.4s", "neon", **_ARM),
 )
 GENERIC = Isa("generic", 4, 16, False, (8, 6, 3, 2), (6, 2, 1), dots.GENERIC, 1, 1, "")
 
+_IN_ORDER: Any = {  # a load of 16 bytes takes two cycles; one of four bytes runs beside an FMA
+    "in_order": True,
+    "dots": dots.at_rate(dots.NEON, 1),
+    "pixels": (16, 12, 8, 6),
+    "load_rate": 0.5,
+    "broadcast_rate": 1,
+    "scalars_per_load": 1,
+    "efficiency": (0.76, 0.75, 0.7, 0.65),
+}
+WIDE = (  # four vector units
+    *("cortex-x1", "cortex-x2", "cortex-x3", "cortex-x4", "cortex-x925", "neoverse-v1", "neoverse-v2", "neoverse-v3"),
+    *("apple-m1", "apple-m2", "apple-m3", "apple-m4"),
+)
 WITH_AMX = ("sapphirerapids", "emeraldrapids", "graniterapids", "graniterapids-d", "diamondrapids")
 MICROARCHITECTURES: dict[tuple[str, str], dict[str, Any]] = {  # differences between a CPU and its instruction set's row
     ("avx2", "znver4"): {"frequency": 3.5e9, "l3_rate": 20, "dram_rate": 8},  # a Zen 4 whose hypervisor hides AVX-512
@@ -94,6 +118,9 @@ MICROARCHITECTURES: dict[tuple[str, str], dict[str, Any]] = {  # differences bet
             "single": (0.95, 1.0, 0.9, 0.82),
         },
     ),
+    **dict.fromkeys([("neon", name) for name in IN_ORDER], _IN_ORDER),
+    ("neon", "cortex-a72"): {"load_rate": 1, "broadcast_rate": 1},
+    **dict.fromkeys([("neon", name) for name in WIDE], {"dots": dots.at_rate(dots.NEON, 4), "load_rate": 3}),
 }
 
 _PROBE = """

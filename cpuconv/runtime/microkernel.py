@@ -13,14 +13,11 @@ from cpuconv.runtime import machine_code
 from cpuconv.runtime.code.cache import Code, Compiled, Entries, known_ir_hash, link_object, load_or_compile
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.driver_functions import Emitted
-from cpuconv.runtime.target import target
+from cpuconv.runtime.instruction_order import ORDER, order
 from cpuconv.runtime.tiles import tile_text
 
 I64 = ir.IntType(64)
 
-# CPU whose scheduling model orders instructions, by architecture (LLVM's names); other architectures use the target's
-# own. LLVM's model of Zen 4 moves loads so far ahead of their use that accumulators spill (decision 5).
-SCHEDULE: Mapping[str, str] = {"x86_64": "sapphirerapids"}
 _SYMBOL = "cpuconv_micro_kernel"
 
 
@@ -30,10 +27,10 @@ class MicroKernel:
     Attributes
     ----------
     schedule : Mapping[str, str]
-        CPU for which LLVM schedules instructions, by architecture; other architectures use the target's own model.
+        CPU for which LLVM orders instructions, by architecture (`instruction_order.order`).
     """
 
-    def __init__(self, emit: Callable[..., None], *, schedule: Mapping[str, str] = SCHEDULE) -> None:
+    def __init__(self, emit: Callable[..., None], *, schedule: Mapping[str, str] = ORDER) -> None:
         code = emit.__code__
         self.module = emit.__module__
         self.name = f"{self.module}.{emit.__qualname__}"
@@ -72,7 +69,7 @@ class MicroKernel:
                 argument.name = name
             self._emit(tile, builder, *words)
 
-        return self.name, _SYMBOL, self.type, write, self.schedule.get(target()[0].partition("-")[0], "")
+        return self.name, _SYMBOL, self.type, write, order(self.schedule)
 
     def caller(self) -> Any:
         """Return a function for drivers: caller(address, *words) calls the micro-kernel at `address`."""

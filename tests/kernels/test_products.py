@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from bench.mca.assembly import blocks, vector_spills
 from cpuconv.isa.table import MICROARCHITECTURES, TABLE
 from cpuconv.kernels.emit.product import BY_NAME, as_seen
 from cpuconv.kernels.products.tiling import cycles
-from support.asm import blocks, vector_spills
 from support.running import processes
 
 LISTED = """

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from bench.mca.assembly import count_fma, hot_loop, vector_spills
 from cpuconv.conv.choice.model import Choice, Limits, ranking
 from cpuconv.conv.plan import Plan
 from cpuconv.conv.recipe import Candidate, in_closed_set
@@ -15,7 +16,7 @@ from cpuconv.kernels.products.closed.closed_tile import LINES, MATRIX, PIXELS, P
 from cpuconv.kernels.products.tiling import closed_columns
 from cpuconv.problem.problem import ConvProblem
 from support import oracle, typed
-from support.asm import count_fma, hot_loop, needs_fma, vector_spills
+from support.asm import needs_fma
 from support.typed import blocked
 
 ISA = current()

@@ -7,6 +7,7 @@ import pytest
 
 import cpuconv
 import layouts
+from bench.mca.assembly import vector_spills
 from cpuconv.conv.recipe import Candidate, assemble
 from cpuconv.elements import S8, U8
 from cpuconv.isa import current
@@ -16,7 +17,6 @@ from cpuconv.problem import reference
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers import depthwise_taps
 from support import typed
-from support.asm import vector_spills
 
 ISA = current()
 

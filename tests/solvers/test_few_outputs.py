@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import cpuconv
+from bench.mca.assembly import loops, vector_spills
 from cpuconv.conv.choice.model import Limits, search
 from cpuconv.conv.recipe import Candidate, assemble
 from cpuconv.elements import S8, U8
@@ -22,7 +23,6 @@ from cpuconv.problem.types import Types
 from cpuconv.solvers import folded, plane_words, why_not
 from cpuconv.solvers.shared.solver import Solver
 from support import typed
-from support.asm import loops, vector_spills
 
 ISA = current()
 BLOCK, LANES = ISA.block(U8), ISA.lanes

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import layouts
+from bench.mca.assembly import hot_loop, vector_spills
 from cpuconv.conv.choice.model import Choice, Limits
 from cpuconv.conv.epilogue_block import Numbers
 from cpuconv.conv.plan import Plan
@@ -24,7 +25,6 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import Types
 from cpuconv.solvers import why_not, winograd_integer
 from support import oracle, typed
-from support.asm import hot_loop, vector_spills
 
 pytestmark = pytest.mark.exhaustive
 

@@ -10,6 +10,7 @@ import pytest
 
 from autotune.machine.device import fingerprint
 from baselib.interpreter import python
+from bench.mca.assembly import count_fma, hot_loop, loops, vector_spills
 from cpuconv.errors import ArgumentError, ArgumentTypeError
 from cpuconv.isa import current
 from cpuconv.isa.dots import X86
@@ -30,7 +31,7 @@ from cpuconv.tuning.probes import (
     read_tile,
 )
 from cpuconv.tuning.workload import workload
-from support.asm import count_fma, hot_loop, loops, needs_fma, vector_spills
+from support.asm import needs_fma
 
 MEGABYTE = 1 << 20
 PAIRS = r"({vex} )?v?p(maddwd|dpwssd)\b|s?mull?\b|mla\b"

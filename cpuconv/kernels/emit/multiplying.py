@@ -90,9 +90,9 @@ def dot(vec: Vector, name: str, packed: Element, part: Any, weight: Any, total: 
     found = dot_of(name, 8 * vec.size)
     if name == "vpdpwssd":
         _keep_whole(vec)
-    if found.machine == X86 and found.x == packed:
+    if found.x == packed and not found.matrix:
         # With equal types, either operand may come first. The last can be a broadcast memory operand: 1.33 times as
-        # fast on a Zen 4 where a pixel is multiplied by one vector of weights.
+        # fast on a Zen 4 where a pixel is multiplied by one vector of weights. On NEON it can be a vector's element.
         part, weight = weight, part
     return _call(vec, found, part, weight, total)
 

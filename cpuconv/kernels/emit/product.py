@@ -112,6 +112,11 @@ class Product:
         """Whether it multiplies by single elements of a group that is the same in all lanes."""
         return self.instruction == "fmlal"
 
+    @property
+    def by_element(self) -> bool:
+        """Whether a group of a pixel can be one element of a vector in a register (on NEON)."""
+        return self.instruction in ("vfmadd", "sdot", "usdot", "bfdot")
+
     def words_at_once(self, lanes: int) -> int:
         """Groups of a pixel per multiplication; AMX: those of a channel block."""
         return lanes if self.matrix else 2 if self.paired else 1
@@ -165,7 +170,11 @@ class Product:
 
     def signed(self, vec: Vector, words: Any, x: Element) -> Any:
         """Convert groups of elements `x` to the elements that it multiplies, hidden from the optimiser."""
-        return vec.builder.xor(multiplying.hidden(vec, words), vec.int_constant(_FLIP)) if self.flips(x) else words
+        return self.with_sign(vec, multiplying.hidden(vec, words), x) if self.flips(x) else words
+
+    def with_sign(self, vec: Vector, words: Any, x: Element) -> Any:
+        """Convert groups of elements `x` to the elements that it multiplies."""
+        return vec.builder.xor(words, vec.int_constant(_FLIP)) if self.flips(x) else words
 
     def lacking(self, vec: Vector, words: Any, total: Any) -> Any:
         """total + the correction of `compact` sums, per lane's group: |x| of each x below 0."""
@@ -319,10 +328,15 @@ def as_seen(isa: Isa, product: Product) -> Isa:
     pixels = tuple(max(1, most - 2) for most in isa.pixels) if product.cuts > 1 else isa.pixels
     if product.sum.integer:
         pixels = tuple(min(most, isa.registers - 4) for most in pixels)
+    if product.paired:  # both groups of a pixel, and of a weight vector, are in registers
+        most_pairs = [(isa.registers - 2 * v) // (v + 1) // 2 for v in range(1, len(pixels) + 1)]
+        pixels = tuple(min(most, max(1, 2 * pairs)) for most, pairs in zip(pixels, most_pairs, strict=True))
     if product.compact:
         isa = replace(isa, efficiency=_COMPACT_REACH)
     if product.flipped and isa.registers <= _FEW_REGISTERS:  # flip masks are read from memory each time
         isa = replace(isa, efficiency=_FEW_REACH, uneven=_FEW_UNEVEN)
+    if not product.by_element:
+        isa = replace(isa, scalars_per_load=1)
     broadcasts = min(isa.broadcast_rate, product.broadcasts)
     fma = replace(isa.dots[0], rate=rate(isa, product))
     return replace(isa, dots=(fma, *isa.dots[1:]), pixels=pixels, broadcast_rate=broadcasts, latency=product.latency)

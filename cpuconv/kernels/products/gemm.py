@@ -28,13 +28,16 @@ lines, but not `cols` streams that change with every segment (numbers in docs/de
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
+from cpuconv.isa.table import current
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.emit.product import BY_NAME, JOINED_WORDS, Product
 from cpuconv.kernels.emit.transpose import first_lanes
 from cpuconv.kernels.products import gemm_maddubs
+from cpuconv.kernels.products.element_operands import ElementOperands
 from cpuconv.kernels.products.gemm_matrix_2x2 import add_pairs, from_pairs, to_pairs
 from cpuconv.kernels.products.gemm_store import store_planes, store_tile
 from cpuconv.kernels.products.gemm_tile import LINE, GemmTile, Memory
@@ -191,16 +194,18 @@ def _sum_segment(
     now: State,
 ) -> State:
     """Emit a segment of `unroll` scalars, the first of each tile row at `starts`."""
-    product = BY_NAME[tile.product]
+    product, isa = BY_NAME[tile.product], current()
     size = 4 * vec.lanes
     sums, first = list(now.sums), starts
+    elements = ElementOperands.of(tile, vec, isa, unroll, starts)
+    pairs_ahead: dict[int, list[Any]] = {}
     w_now, fetch_now = now.w, now.fetch
     in_rows = tile.planar and not tile.packed  # vectors of pixels, `kstep` apart
     for k in range(unroll):
         fetch_now = prefetch(tile, vec, operands, k, starts, ahead[k::unroll], now.w, fetch_now)
         if product.paired:
             if k % 2 == 0:
-                add_pairs(tile, vec, starts, now.w, k, sums)
+                add_pairs(tile, vec, starts, now.w, k, unroll, sums, pairs_ahead)
             continue
         if in_rows:
             line = w_now if tile.xs else vec.opaque(w_now)
@@ -210,7 +215,10 @@ def _sum_segment(
             read = [part * tile.v + j for part in range(2 if tile.complex else product.cuts) for j in range(tile.used)]
             places = {at: vec.offset(now.w, (k * tile.vectors + at) * size) for at in read}
             weights = {at: product.load(vec, place, tile.v * size) for at, place in places.items()}
-        for row, col in tile.pixels:
+        for j, (row, col) in itertools.product(range(tile.used), tile.pixels if elements else ()):
+            place = (row * tile.cols + col) * tile.used + j
+            sums[place] = product.add(vec, elements.scalar(row, col, k), weights[j], sums[place])
+        for row, col in () if elements else tile.pixels:
             address = vec.offset(vec.offset(starts[row], operands.columns[col]), 4 * k * tile.ks)
             for target, part, scalar, negative in _factors(tile, product, vec, address, row):
                 for j in range(tile.used):
@@ -224,7 +232,7 @@ def _sum_segment(
                 sums[tile.v * tile.cols + i] = vec.fma(pixel, channels, sums[tile.v * tile.cols + i])
         if tile.ks == 0:
             starts = [vec.offset(start, operands.kstep) for start in starts]
-        elif tile.xs <= (unroll - 1) * tile.ks:  # else scalars shared by pixels take registers, and sums spill
+        elif tile.xs <= (unroll - 1) * tile.ks or not isa.memory_operand:  # else scalars take registers; sums spill
             starts = [vec.opaque(start) for start in starts]
     if product.compact:
         pixels = [vec.offset(first[row], operands.columns[col]) for row, col in tile.pixels]

@@ -15,6 +15,7 @@ from cpuconv.kernels.emit.product import BY_NAME
 from cpuconv.kernels.products.gemm_tile import GemmTile
 from cpuconv.runtime.code.llvm import ir
 
+_WORDS = ir.VectorType(I64, 2)
 _EXCHANGED = ([0, 1, 4, 5], [2, 3, 6, 7])  # lanes of two vectors; the shuffle is its own inverse
 
 
@@ -39,14 +40,33 @@ def from_pairs(tile: GemmTile, vec: Vector, pairs: list[Any]) -> list[Any]:
     return [found[at] for at in range(len(found))]
 
 
-def add_pairs(tile: GemmTile, vec: Vector, starts: list[Any], w: Any, k: int, sums: list[Any]) -> None:
-    """Add the dot products of groups k and k + 1 of a segment to `sums`, which are by pixel pair."""
+def add_pairs(
+    tile: GemmTile,
+    vec: Vector,
+    starts: list[Any],
+    w: Any,
+    k: int,
+    unroll: int,
+    sums: list[Any],
+    ahead: dict[int, list[Any]],
+) -> None:
+    """Add the dot products of groups k and k + 1 of a segment of `unroll` groups to `sums`, which are by pixel pair.
+
+    `ahead`: by group, the operands of all pairs that were read with those of earlier groups; read and written.
+    """
     product = BY_NAME[tile.product]
     weights = [product.load(vec, vec.offset(w, (k * tile.v + at) * vec.size)) for at in range(2 * tile.used)]
     pixels = tile.pixels
     for at, pair in enumerate(_pairs(tile)):
-        words = [_two_words(vec, starts[row], 4 * (col * tile.xs + k)) for row, col in (pixels[i] for i in pair)]
-        operand = _joined(vec, words)
+        places = [vec.offset(starts[row], 4 * (col * tile.xs + k)) for row, col in (pixels[i] for i in pair)]
+        if k in ahead:
+            operand = ahead[k][at]
+        elif k + 4 <= unroll and tile.ks == 1:  # four groups of each pixel, for two multiplications
+            one, other = (vec.builder.bitcast(vec.load_int(place, align=1), _WORDS) for place in places)
+            operand, following = (_shuffled(vec, one, other, lanes) for lanes in ([0, 2], [1, 3]))
+            ahead.setdefault(k + 2, []).append(following)
+        else:
+            operand = _joined(vec, [_two_words(vec, place) for place in places])
         if product.flips(tile.x):
             flip = ir.Constant(operand.type, [ir.IntType(64)(-0x7F7F7F7F7F7F7F80)] * 2)
             operand = vec.builder.xor(operand, flip)
@@ -62,16 +82,20 @@ def _pairs(tile: GemmTile) -> list[tuple[int, int]]:
     return [(first, min(first + 1, count - 1)) for first in range(0, count, 2)]
 
 
-def _two_words(vec: Vector, start: Any, offset: int) -> Any:
+def _two_words(vec: Vector, place: Any) -> Any:
     """Load eight bytes as an int64."""
-    value = vec.builder.load(vec.builder.bitcast(vec.offset(start, offset), I64.as_pointer()))
+    value = vec.builder.load(vec.builder.bitcast(place, I64.as_pointer()))
     value.align = 1
     return value
 
 
+def _shuffled(vec: Vector, one: Any, other: Any, lanes: list[int]) -> Any:
+    return vec.builder.shuffle_vector(one, other, ir.Constant(ir.VectorType(ir.IntType(32), 2), lanes))
+
+
 def _joined(vec: Vector, halves: list[Any]) -> Any:
     """Join two int64 halves to a vector."""
-    joined: Any = ir.Constant(ir.VectorType(I64, 2), ir.Undefined)
+    joined: Any = ir.Constant(_WORDS, ir.Undefined)
     for at, half in enumerate(halves):
         joined = vec.builder.insert_element(joined, half, I32(at))
     return joined

@@ -73,7 +73,7 @@ def streams(isa: Isa, v: Any, reduction: int) -> Any:
 
 def _step(isa: Isa, v: int, n: int, streamed: bool) -> float:
     """Modelled cycles of one scalar of the reduction: the maximum over FMA slots, load slots, latency and weights."""
-    loads = v / isa.load_rate + n / isa.broadcast_rate
+    loads = v / isa.load_rate + n / (isa.broadcast_rate * isa.scalars_per_load)
     stream = v * isa.lanes * F32.bytes / (_STREAMED * isa.l2_rate) if streamed else 0.0
     return max(v * n / isa.fma_rate, loads, isa.latency, stream) + _LOADS_BESIDE * (loads + stream)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from baselib.data_classes import dataclass
 from cpuconv.elements import F32, Element
+from cpuconv.isa.table import current
 from cpuconv.isa.typed import load_as_float
 from cpuconv.isa.vector import I64, L2, Vector
 from cpuconv.kernels.elementwise.epilogue import Epilogue
@@ -15,6 +16,8 @@ from cpuconv.kernels.emit.loop import loop
 from cpuconv.kernels.transforms.linear import Matrix, apply
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.microkernel import MicroKernel
+
+_HELD = 20  # results of the first of two products that stay in registers, of 32
 
 
 @dataclass(frozen=True)
@@ -57,16 +60,39 @@ class WinogradWeights:
     scratch = 0  # bytes
 
 
-def two_sided(vec: Vector, down: Sequence[Matrix], across: Sequence[Matrix], load: Any, store: Any) -> None:
+def two_sided(
+    vec: Vector,
+    down: Sequence[Matrix],
+    across: Sequence[Matrix],
+    load: Any,
+    store: Any,
+    groups: Sequence[Sequence[int]] = (),
+) -> None:
     """Call store(i, j, (down·tile·acrossᵀ)[i, j]) for the tile given by load(i, j).
 
-    `down` and `across` are lists of factors of each matrix, in the order of application.
+    Parameters
+    ----------
+    down, across
+        Factors of each matrix, in the order of application.
+    groups
+        Rows of the result that are computed together, each group from tile rows that are read again; empty: all rows.
     """
     high, wide = len(down[0][0]), len(across[0][0])
-    columns = [_applied(vec, down, [load(i, j) for i in range(high)]) for j in range(wide)]
-    for i in range(len(down[-1])):
-        for j, value in enumerate(_applied(vec, across, [column[i] for column in columns])):
-            store(i, j, value)
+    *first, last = down
+    for rows in groups or (range(len(last)),):
+        factors = [*first, tuple(last[i] for i in rows)]
+        columns = [_applied(vec, factors, [load(i, j) for i in range(high)]) for j in range(wide)]
+        for at, i in enumerate(rows):
+            for j, value in enumerate(_applied(vec, across, [column[at] for column in columns])):
+                store(i, j, value)
+
+
+def _row_groups(rows: int, wide: int) -> list[list[int]]:
+    """Rows of a transformed tile that are computed together where no operand of an instruction is in memory: with two,
+    the first of both products stays in registers. Adjacent rows belong to points ±p and share their sums."""
+    if current().memory_operand or rows * wide <= _HELD:
+        return []
+    return [*([i, i + 1] for i in range(1, rows - 1, 2)), [0, rows - 1]]
 
 
 def _applied(vec: Vector, matrices: Sequence[Matrix], values: list[Any]) -> list[Any]:
@@ -83,20 +109,23 @@ def winograd_in(
 
     The parameters are those of `transforms.tiled.forward`.
     """
-    vec, size = Vector(builder, tile.lanes), len(tile.across)
+    vec, size, step = Vector(builder, tile.lanes), len(tile.across), current().prefetch_step
     x, v = vec.pointer(x), vec.pointer(v)
+    ahead: set[tuple[int, int]] = set()
 
     def place(i: int, j: int) -> Any:
         return vec.offset(x, builder.add(builder.mul(line, I64(i)), builder.mul(pixel, I64(j))))
 
     def load(i: int, j: int) -> Any:
-        vec.prefetch(place(i, j + size - 2))  # the tile to the right: tiles overlap by two columns or more
+        if j % step == 0 and (i, j) not in ahead:
+            vec.prefetch(place(i, j + size - 2))  # the tile to the right: tiles overlap by two columns or more
+            ahead.add((i, j))
         return load_as_float(vec, tile.element, place(i, j))
 
     def store(i: int, j: int, value: Any) -> None:
         vec.store(value, vec.offset(v, builder.mul(plane, I64(i * size + j))), align=4 * vec.lanes)
 
-    two_sided(vec, [tile.down], [tile.across], load, store)
+    two_sided(vec, [tile.down], [tile.across], load, store, _row_groups(len(tile.down), size))
 
 
 @MicroKernel
@@ -116,7 +145,7 @@ def winograd_out(
 
     The parameters are those of `transforms.tiled.backward`.
     """
-    vec, size = Vector(builder, tile.lanes), len(tile.across[0])
+    vec, size, step = Vector(builder, tile.lanes), len(tile.across[0]), current().prefetch_step
     m, y = vec.pointer(m), vec.pointer(y)
     rows = tile.epilogue.load(vec, vec.pointer(bias))
 
@@ -127,7 +156,8 @@ def winograd_out(
 
     def store(i: int, j: int, value: Any) -> None:
         target = vec.offset(y, builder.add(builder.mul(line, I64(i)), builder.mul(pixel, I64(j))))
-        vec.prefetch(vec.offset(target, builder.mul(pixel, I64(len(tile.across)))), write=True)  # the tile to the right
+        if j % step == 0:  # the tile to the right
+            vec.prefetch(vec.offset(target, builder.mul(pixel, I64(len(tile.across)))), write=True)
         tile.epilogue.store(vec, value, rows, target, residual, valid=tile.valid, zeros=tile.zeros)
 
     two_sided(vec, [tile.down], [tile.across], load, store)

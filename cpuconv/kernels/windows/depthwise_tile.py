@@ -24,14 +24,16 @@ from typing import Any
 
 from baselib.data_classes import dataclass
 from cpuconv.elements import F32, Element
+from cpuconv.isa.table import current as current_isa
 from cpuconv.isa.typed import load_as_float
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.elementwise.epilogue import Epilogue
-from cpuconv.kernels.emit.fold import repeat_once
+from cpuconv.kernels.emit.fold import repeat, repeat_once
 from cpuconv.kernels.emit.loop import loop
 from cpuconv.kernels.windows.edges import NO_EDGES, Columns, Edges, Sums, emit_edge_and_inner
 from cpuconv.kernels.windows.group_words import GroupWords
 from cpuconv.runtime.code.llvm import ir
+from cpuconv.runtime.instruction_order import ORDER
 from cpuconv.runtime.microkernel import MicroKernel
 
 
@@ -112,6 +114,7 @@ class _Memory:
     bias: Any
     residual: Any
     rows: Any
+    initial: Any = None  # the value that sums start from
 
 
 def emit_tile(tile: LaneTile, vec: Vector, memory: _Memory) -> None:
@@ -119,9 +122,8 @@ def emit_tile(tile: LaneTile, vec: Vector, memory: _Memory) -> None:
     (_weights_in_registers if tile.weights_in_registers else _looped)(tile, vec, memory)
 
 
-# CPU models whose schedule spills least in this straight-line code. With a Cortex-A76's own model LLVM spills 14 times
-# as often (212 of 448 FMAs against 15, 4 x 14 outputs of a 3x3 kernel of stride 2).
-SCHEDULE = {"x86_64": "skylake-avx512", "aarch64": "apple-m1", "arm64": "apple-m1"}
+# On x86, the CPU model whose schedule spills least in this straight-line code.
+SCHEDULE = {**ORDER, "x86_64": "skylake-avx512"}
 
 
 @functools.partial(MicroKernel, schedule=SCHEDULE)
@@ -235,12 +237,25 @@ def _load(tile: LaneTile, vec: Vector, memory: _Memory, start: Any, column: int)
     return tile.words.load(vec, place) if tile.words else load_as_float(vec, tile.x, place)
 
 
+def _starts_from_bias(tile: LaneTile) -> bool:
+    """Whether sums start from their bias: where no operand is in memory, it is then loaded once and not added again."""
+    return not (current_isa().memory_operand or tile.sum.integer or tile.words)
+
+
+def _initial(tile: LaneTile, vec: Vector, memory: _Memory) -> Any:
+    """The value that sums start from."""
+    if _starts_from_bias(tile):
+        return tile.epilogue.load(vec, memory.bias)["bias"]
+    return ir.Constant(tile.words.product.sums_type(vec), None) if tile.words else vec.constant(0.0)
+
+
 def _store(tile: LaneTile, vec: Vector, memory: _Memory, row: int, col: int, value: Any) -> None:
     builder = vec.builder
     place = builder.add(builder.mul(memory.yline, I64(row)), I64((tile.ys or vec.size) * col))
     target = vec.offset(memory.y, place)
     total = builder.fptosi(value, vec.int_type) if tile.sum.integer and not tile.words else value
-    tile.epilogue.store(vec, total, tile.epilogue.load(vec, memory.bias), target, memory.residual)
+    rows = {"bias": vec.constant(-0.0)} if _starts_from_bias(tile) else tile.epilogue.load(vec, memory.bias)
+    tile.epilogue.store(vec, total, rows, target, memory.residual)  # adding -0.0 changes nothing and takes no code
 
 
 def _weights_in_registers(tile: LaneTile, vec: Vector, memory: _Memory) -> None:
@@ -248,6 +263,7 @@ def _weights_in_registers(tile: LaneTile, vec: Vector, memory: _Memory) -> None:
     weight = _weights(tile, vec, memory.w)
     for tap in range(tile.r * tile.s):
         weight(tap)  # load before the loop, through which they stay in registers
+    memory = replace(memory, initial=_initial(tile, vec, memory))
     if not tile.rows:
         _any_rows(tile, vec, memory, weight)
         return
@@ -278,8 +294,18 @@ def _any_rows(tile: LaneTile, vec: Vector, memory: _Memory, weight: Weight) -> N
         others = [current[row + 1, col] for row, col in keys]
         return [below, builder.add(here.row, I64(stride)), vec.offset(here.y, here.yline), *others]
 
+    def turns_in_flight(index: Any, values: list[Any]) -> list[Any]:
+        for _ in range(rows_in_flight):
+            values = turn(index, values)
+        return values
+
     turns = builder.sub(memory.rows, I64(rows_in_flight - 1))
-    x, row, y, *values = repeat_once(vec, turns, [memory.x, memory.row, memory.y, *sums.values()], turn)
+    started = [memory.x, memory.row, memory.y, *sums.values()]
+    if current_isa().memory_operand:
+        x, row, y, *values = repeat_once(vec, turns, started, turn)
+    else:  # copies of sums from one row to the next take as long as FMAs: several turns at a time need few
+        whole, rest = builder.sdiv(turns, I64(rows_in_flight)), builder.srem(turns, I64(rows_in_flight))
+        x, row, y, *values = repeat(vec, I64(0), rest, repeat(vec, I64(0), whole, started, turns_in_flight), turn)
     here, sums = replace(memory, x=x, row=row, y=y), dict(zip(keys, values, strict=True))
     for step in range(ahead, (rows_in_flight - 2) * stride + tile.reach):
         sums = _add_input_row(tile, vec, here, step, range(rows_in_flight - 1), sums, weight)
@@ -293,26 +319,27 @@ def _add_input_row(
     met = [(row, tap) for row, (tap, rest) in zip(rows, steps, strict=True) if rest == 0 and 0 <= tap < tile.r]
     if not met:
         return sums
-    zero = vec.constant(0.0)
+    initial, zero, pairs = memory.initial, vec.constant(0.0), not current_isa().memory_operand  # stored in pairs
+    waiting: Sums = {}
     columns = {column: uses for column in tile.used_columns if (uses := list(_uses(tile, column)))}
     last = {col: column for column, uses in columns.items() for col, _ in uses}
     ended = [row for row, tap in met if tap == tile.r - 1]
     for row, col in itertools.product(ended, range(tile.cols)):
         if col not in last:  # its window has padding only
-            _store(tile, vec, memory, row, col, zero)
+            _store(tile, vec, memory, row, col, initial)
     start = _row_address(tile, vec, memory, memory.x, memory.row, step)
-    sums = dict.fromkeys(((row, col) for row, tap in met for col in last if not tap), zero) | sums
+    sums = dict.fromkeys(((row, col) for row, tap in met for col in last if not tap), initial) | sums
     for column, uses in columns.items():
         outputs = [(row, col, row_tap * tile.s + tap) for row, row_tap in met for col, tap in uses]
         ready = [(row, col) for row in ended for col, _ in uses if last[col] == column]
-        missing = _may_be_missing(tile, memory, column)
+        later = pairs or _may_be_missing(tile, memory, column)
 
         def add(
             sums: Sums,
             factor: Weight,
             column: int = column,
             outputs: Taps = outputs,
-            ready: Sequence[tuple[int, int]] = () if missing else ready,
+            ready: Sequence[tuple[int, int]] = () if later else ready,
         ) -> None:
             value = _load(tile, vec, memory, start, column)
             for row, col, tap in outputs:
@@ -322,10 +349,13 @@ def _add_input_row(
                     _store(tile, vec, memory, row, col, sums[row, col])
 
         sums = _skip_padding(tile, vec, memory, memory.w, column, sums, weight, add)
-        for row, col in ready:
-            if missing:
-                _store(tile, vec, memory, row, col, sums[row, col])
-            del sums[row, col]
+        ended_sums = {(row, col): sums.pop((row, col)) for row, col in ready}
+        if later:
+            waiting |= ended_sums
+        if len(waiting) > pairs or column == max(columns):
+            for (row, col), value in waiting.items():
+                _store(tile, vec, memory, row, col, value)
+            waiting = {}
     return sums
 
 
@@ -354,8 +384,7 @@ def _skip_padding(
 def _looped(tile: LaneTile, vec: Vector, memory: _Memory) -> None:
     """Loop over kernel rows for each permutation of the lanes, then store all outputs."""
     outputs = [(row, col) for row in range(tile.rows) for col in range(tile.cols)]
-    zero = ir.Constant(tile.words.product.sums_type(vec), None) if tile.words else vec.constant(0.0)
-    sums = dict.fromkeys(outputs, zero)
+    sums = dict.fromkeys(outputs, _initial(tile, vec, memory))
     w = memory.w
     for i in range(tile.mix):
         sums, w = _kernel_rows(tile, vec, memory, i, sums, w)

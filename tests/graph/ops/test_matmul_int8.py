@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from bench.mca.assembly import loops, vector_spills
 from cpuconv.elements import U8
 from cpuconv.graph.ops import TABLE
 from cpuconv.isa import current
@@ -17,7 +18,6 @@ from cpuconv.kernels.products import matmul_pairs
 from cpuconv.kernels.products.gemm import gemm_strip
 from cpuconv.kernels.products.gemm_tile import GemmTile
 from cpuconv.kernels.products.matmul_int8 import MOST, Scales, int8_matmul_steps
-from support.asm import loops, vector_spills
 from support.graph import lowered
 from support.running.sharing import small_work_is_shared
 

@@ -8,6 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import layouts
+from bench.mca import assembly
 from cpuconv.errors import SourceError
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Node
@@ -19,7 +20,6 @@ from cpuconv.kernels.windows.pooling import OUTPUTS, Pooling, pool_step, strip_t
 from cpuconv.memory.aligned import aligned
 from cpuconv.network.running.recording import Recording
 from cpuconv.problem.arrays import address
-from support import asm
 from support.graph import lowered
 
 LANES = current().lanes
@@ -212,8 +212,8 @@ def test_the_columns_of_a_strip_stay_in_registers(fold, kernel, stride, width):
     for strip in strips:
         if strip.tile.edged and current().registers <= 16:  # two strips a row: what tells columns apart takes registers
             continue
-        loops = asm.loops(strip.kernel.assembly(strip.tile))
-        assert loops and not any(asm.vector_spills(loop) for loop in loops)
+        loops = assembly.loops(strip.kernel.assembly(strip.tile))
+        assert loops and not any(assembly.vector_spills(loop) for loop in loops)
 
 
 # --- instance normalisation -----------------------------------------------------------------------------------------

@@ -123,6 +123,7 @@ def registers(kernel: Kernel, isa: Isa, shape: Shape) -> int:
     if shape.held:
         weights = kernel.r * kernel.s
         spare += isa.registers <= FEW_REGISTERS
+        spare += 2 * (not isa.memory_operand) + 4 * isa.in_order  # a bias, an output to be stored; loads far ahead
     else:
         weights = min(kernel.s, (shape.cols - 1) * kernel.stride[1] // kernel.dilation[1] + 1)
         spare += 2 + kernel.activated + 2 * (not isa.memory_operand)
@@ -154,9 +155,10 @@ def cycles(kernel: Kernel, isa: Isa, shape: Shape) -> float:
         inputs, weights = passes * shape.rows * wide, passes * kernel.s
     shuffles = inputs * (kernel.cuts or (shape.mix - 1) / shape.mix)
     beside = inputs * kernel.widening + outputs * kernel.narrowing
+    computed = (fmas + beside) / isa.fma_rate + 0.5 * shuffles  # they share a port
+    loaded = (inputs + weights + outputs) / isa.load_rate
     busiest = max(
-        (fmas + beside) / isa.fma_rate + 0.5 * shuffles,  # they share a port
-        (inputs + weights + outputs) / isa.load_rate,
+        computed + loaded if isa.in_order else max(computed, loaded),
         (fmas + beside + inputs + weights + shuffles + 2 * outputs) / ISSUE,
         fmas * isa.latency / min(outputs, _OVERLAP * sums_alive(kernel, shape)),
     )

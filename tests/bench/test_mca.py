@@ -1,0 +1,62 @@
+"""Static analysis of machine code for Arm: the in-order model, and the shares that micro-kernels must reach."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.mca import __main__ as mca
+from bench.mca import cores, in_order
+
+FMA = "fmla v{0}.4s, v30.4s, v31.s[0]"
+LEAST = {  # share of the bound, by the start of a loop's name
+    "cortex-a76": {"GEMM 2x": 0.97, "GEMM 4x": 0.97, "planar": 0.97, "first layer": 0.97, "depthwise 3x3": 0.8},
+    "cortex-a55": {"GEMM 1x": 0.7, "GEMM 2x": 0.7, "depthwise 3x3 ": 0.3},
+}
+
+
+def fmas(count: int) -> list[str]:
+    return [FMA.format(number) for number in range(count)]
+
+
+@pytest.mark.parametrize(
+    "added, cycles",
+    [
+        ([], 8),
+        (["ldr d20, [x1]"] * 8, 14),  # one runs beside the last FMA, and one beside the first of the next turn
+        (["ldr q20, [x1]"], 10),  # nothing issues beside it
+        (["ldp q20, q21, [x1]"], 12),
+        (["add x1, x1, #16"] * 4, 10),  # a chain after the FMAs, of which the first runs beside the last
+    ],
+)
+def test_what_runs_beside_an_fma(added, cycles):
+    assert in_order.cycles([*fmas(8), *added]) == pytest.approx(cycles, abs=0.51)
+
+
+def test_loads_of_eight_bytes_run_beside_fmas():
+    assert in_order.cycles([line for fma in fmas(8) for line in (fma, "ldr d20, [x1]")]) == pytest.approx(8)
+
+
+def test_a_chain_takes_the_latency():
+    assert in_order.cycles([FMA.format(0)] * 3) == pytest.approx(12)
+    assert in_order.cycles(["ldr s31, [x1], #4", FMA.format(0), FMA.format(1)]) >= 4
+
+
+@pytest.mark.parametrize("cpu", LEAST)
+def test_shares(cpu):
+    try:
+        cores.tool()
+    except cores.Unavailable as missing:
+        pytest.skip(str(missing))
+    for start, least in LEAST[cpu].items():
+        rows = mca.measured(cpu, start)
+        assert rows
+        for row in rows:
+            if "dot" not in row["loop"]:
+                assert row["share"] >= least, row
+                assert row["spills"] == 0, row
+
+
+def test_a_wrong_class_is_named(capsys):
+    with pytest.raises(SystemExit):
+        mca.main(["--cpus", "pentium"])
+    assert "pentium" in capsys.readouterr().err
