@@ -55,6 +55,7 @@ def compile(
     idle_bytes: int | None = None,
     hint: Hint = "latency",
     images: Mapping[str, Image] | None = None,
+    batches: Sequence[int] | None = None,
 ) -> Model:
     """Prepare a network to run: read, rewrite, plan layouts, assign memory and record the program.
 
@@ -111,6 +112,10 @@ def compile(
     images : mapping of str to Image, or None
         Inputs that take pictures of uint8 and any size, by name: how these are resized and normalised. Saved models
         keep it.
+    batches : sequence of int, or None
+        Batch sizes with a program each, which together run a batch of any size: it is split, and its last part padded,
+        as takes the least time by measurement (`Model.batches`). The batch is the first axis of the inputs where the
+        model leaves it open or writes 1; the other sizes must be known. A model that mixes items is rejected.
 
     Returns
     -------
@@ -120,7 +125,8 @@ def compile(
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        An argument has a wrong value or type, or `input_shapes` do not fit the model.
+        An argument has a wrong value or type, `input_shapes` do not fit the model, or an operator, which the message
+        names, forbids `batches`.
     SourceError
         The model cannot be read, is invalid, needs too much memory or time, or has an operator that `strict` rejects.
 
@@ -173,7 +179,8 @@ def compile(
     options = Rewriting(strict, tuple(skip_passes))
     made: dict[str, Any] = {"source": _again(source, graph), "auto": any_threads, "early": True}
     if not auto:
-        return _with_images(graph, images, target, shapes, options, made).with_origin(origin(compile, given))
+        ready = _with_images(graph, images, batches, target, shapes, options, made)
+        return ready.with_origin(origin(compile, given))
     from cpuconv.network.precision.errors import relative_rms
     from cpuconv.network.precision.prediction_bound import doubt
     from cpuconv.quantizing.automatic.chosen import chosen_for
@@ -195,8 +202,8 @@ def compile(
     if chosen.graph is not graph:  # the weights of this one were quantised
         chosen = chosen._replace(graph=replace(chosen.graph, defaults={}))
         made["source"] = lambda: chosen.graph
-    model = _with_images(chosen.graph, images, replace(chosen.target, threads=most), shapes, options, made)
-    return model.with_table(chosen.table)
+    most_target = replace(chosen.target, threads=most)
+    return _with_images(chosen.graph, images, batches, most_target, shapes, options, made).with_table(chosen.table)
 
 
 def load(
@@ -278,20 +285,38 @@ def load(
 def _with_images(
     graph: Graph,
     images: Mapping[str, Image] | None,
+    batches: Sequence[int] | None,
     target: Target,
     shapes: Mapping[str, Sequence[int]],
     options: Rewriting,
     made: dict[str, Any],
 ) -> Model:
-    """Compile a graph whose inputs may take pictures."""
+    """Compile a graph whose inputs may take pictures, or with `batches` a model of a program per batch size."""
     if not images:
-        return compiled(graph, target, shapes, options, **made)
+        return _for_batches(batches, graph, target, shapes, options, **made)
     from cpuconv.images.folding import folded  # deferred: few programs need it
 
     source, (graph, numbers) = made["source"], folded(graph, images, target)
     if numbers:
         made["source"] = lambda: folded(source(), images, target)[0]
-    return compiled(graph, target, shapes, options, **made).with_images(images, numbers)
+    return _for_batches(batches, graph, target, shapes, options, **made).with_images(images, numbers)
+
+
+def _for_batches(
+    batches: Sequence[int] | None,
+    graph: Graph,
+    target: Target,
+    shapes: Mapping[str, Sequence[int]],
+    options: Rewriting,
+    **made: Any,
+) -> Model:
+    """Compile a graph, or with `batches` a model of a program per batch size."""
+    if batches is None:
+        return compiled(graph, target, shapes, options, **made)
+    from cpuconv.api.batches import with_batches
+
+    made["source"] = None  # such models are not saved, so they need no raw weights
+    return with_batches(graph, shapes, batches, lambda graph, sizes: compiled(graph, target, sizes, options, **made))
 
 
 def _fastest(model: Model, feed: Mapping[str, Any]) -> int:

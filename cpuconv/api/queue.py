@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+import os
 import threading
 import warnings
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from concurrent.futures import Future
 from typing import Any
 
 from baselib.data_classes import dataclass
+from cpuconv.api.gathering import best_batch, run_together
 from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, kind_of, must
+from cpuconv.network.batched_model import BatchedModel
 from cpuconv.network.model import Model
 from cpuconv.runtime.streams import Streams, reported
 from cpuconv.runtime.threads import maximum_threads
@@ -61,12 +67,18 @@ class Queue:
         waiting = 2 * count if max_waiting is None else _positive("max_waiting", max_waiting)
         self._model, self._callback, self._ordered = model, callback, ordered
         self._streams = Streams(count, "cpuconv-queue", pin and model.threads == 1)
-        self._room = threading.BoundedSemaphore(count + waiting)
+        self._places = count + waiting  # max. submitted runs that are not done
+        self._closed = False
+        self._begin()
+        _queues.add(self)
+
+    def _begin(self) -> None:
+        """Begin without runs: at first, and in a child of `fork`, which does not have the parent's threads."""
+        self._room = threading.BoundedSemaphore(self._places)
         self._state = threading.Condition()
         self._pending: dict[Future[Outputs], Any] = {}  # tags of runs not yet reported, in order of submission
         self._reporting = False  # whether a thread calls callbacks, if these are ordered
         self._stopped = threading.Event()
-        self._closed = False
 
     @property
     def streams(self) -> int:
@@ -93,18 +105,28 @@ class Queue:
         ArgumentError
             The queue is closed.
         """
+        return self._submit(self._run, feed, tag)
+
+    def _submit(self, call: Callable[[Any], Any], argument: Any, tag: Any = None) -> Future[Any]:
+        """Queue a call."""
         self._room.acquire()
         try:
             with self._state:
                 if self._closed:
                     raise ArgumentError(must("submit", "called before the queue is closed", "called after it"))
-                future = self._streams.submit(self._run, feed)
+                future = self._streams.submit(call, argument)
                 self._pending[future] = tag
         except BaseException:
             self._room.release()
             raise
         future.add_done_callback(self._done)
         return future
+
+    async def run_async(self, feed: Mapping[str, Any], tag: Any = None) -> Outputs:
+        """Queue a run as `submit` does, and return its outputs to a coroutine; only this coroutine waits for room."""
+        import asyncio  # deferred: takes 20 ms
+
+        return await asyncio.wrap_future(await asyncio.to_thread(self.submit, feed, tag))
 
     def wait(self) -> None:
         """Wait until all submitted runs and their callbacks are done."""
@@ -127,6 +149,14 @@ class Queue:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close(cancel=kind is not None)
+
+    async def __aenter__(self) -> Queue:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        import asyncio
+
+        await asyncio.to_thread(self.close, kind is not None)
 
     def _run(self, feed: Mapping[str, Any]) -> Outputs:
         return self._model.run(feed, stop=self._stopped.is_set)
@@ -153,6 +183,18 @@ class Queue:
             return head
 
 
+_queues: weakref.WeakSet[Queue] = weakref.WeakSet()
+
+
+def _begin_again() -> None:
+    for queue in list(_queues):
+        queue._begin()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_again)
+
+
 @dataclass(frozen=True)
 class Failed:
     """An input on which a run failed, in place of its outputs.
@@ -173,18 +215,26 @@ def map(
     inputs: Iterable[Mapping[str, Any]],
     *,
     streams: int | None = None,
+    workers: int | None = None,
     pin: bool = True,
     progress: Callable[[int, int], object] | None = None,
 ) -> Iterator[Outputs | Failed]:
-    """Run a model on many inputs in several streams; yield the outputs in the order of the inputs.
+    """Run a model on many inputs in several streams or processes; yield the outputs in the order of the inputs.
 
     Parameters
     ----------
     model : Model
     inputs : iterable of (mapping of str to array)
-        Feeds as for `Model.run`; read in the caller's thread, a few ahead of the results.
-    streams, pin
+        Feeds as for `Model.run`; read in the caller's thread, a few ahead of the results. A model that was compiled
+        with `batches` runs several at a time, as many as make the most items per second.
+    streams
         As for `Queue`.
+    workers : int or None
+        Number of processes that run the model in place of streams; it must be one that can be pickled. They are started
+        as by `multiprocessing` with "spawn", so a script needs ``if __name__ == "__main__"``. One that ends is
+        replaced, and its run repeated once. None: threads of this process.
+    pin : bool
+        As for `Queue`; a process stays on an equal part of the cores.
     progress : callable or None
         ``progress(done, total)`` after each result; a total of 0 means unknown.
 
@@ -198,38 +248,47 @@ def map(
     ArgumentError, ArgumentTypeError
         An argument has a wrong value or type.
     """
-    queue = Queue(model, streams, pin=pin)
+    if workers is None:
+        queue = Queue(model, streams, pin=pin)
+    else:
+        from cpuconv.api.processes import ProcessQueue  # deferred: few programs need it
+
+        if streams is not None:
+            raise ArgumentError(must("streams", "left out where 'workers' is given", streams))
+        queue = ProcessQueue(model, _positive("workers", workers), pin)
     total = len(inputs) if isinstance(inputs, Sized) else 0
-    return _mapped(queue, inputs, total, progress)
+    return _mapped(queue, model, inputs, total, progress)
 
 
 def _mapped(
-    queue: Queue, inputs: Iterable[Mapping[str, Any]], total: int, progress: Callable[[int, int], object] | None
+    queue: Queue,
+    model: Model,
+    inputs: Iterable[Mapping[str, Any]],
+    total: int,
+    progress: Callable[[int, int], object] | None,
 ) -> Iterator[Outputs | Failed]:
-    feeds = iter(inputs)
-    running: deque[Future[Outputs]] = deque()
+    feeds, size = iter(inputs), best_batch(model)
+    batched = model.batched[1] if isinstance(model, BatchedModel) else frozenset[str]()
+    together = functools.partial(run_together, queue._run, batched)
+    running: deque[Future[list[Outputs | Exception]]] = deque()
     more, done = True, 0
     with queue:
         while more or running:
             while more and len(running) < 2 * queue.streams:
-                try:
-                    running.append(queue.submit(next(feeds)))
-                except StopIteration:
-                    more = False
-            if running:
-                result = _result(running.popleft(), done)
+                group = list(itertools.islice(feeds, size))
+                more = len(group) == size
+                if group:
+                    running.append(queue._submit(together, group))
+            for result in running.popleft().result() if running else ():
                 done += 1
                 if progress is not None:
                     progress(done, total)
-                yield result
+                yield _failed(done - 1, result) if isinstance(result, Exception) else result
 
 
-def _result(future: Future[Outputs], index: int) -> Outputs | Failed:
-    try:
-        return future.result()
-    except Exception as error:
-        warnings.warn(f"input {index} failed: {error}", CpuconvWarning, stacklevel=4)
-        return Failed(index, error)
+def _failed(index: int, error: Exception) -> Failed:
+    warnings.warn(f"input {index} failed: {error}", CpuconvWarning, stacklevel=3)
+    return Failed(index, error)
 
 
 def _positive(name: str, value: int) -> int:

@@ -18,9 +18,12 @@ import numpy as np
 from baselib.data_classes import dataclass
 from baselib.screen import Column, Report, Table
 from baselib.text import count_of, number
+from cpuconv.api.queue import Queue
 from cpuconv.cli.other_engines import Engine, Run
 from cpuconv.errors import ArgumentError, must
 from cpuconv.graph.ir import Graph
+from cpuconv.network.model import Model
+from cpuconv.network.sizes.batches import Batches
 
 TURN = 0.5  # seconds that an engine runs before the next one's turn
 PERCENTILES = (50, 90, 99)
@@ -82,6 +85,8 @@ class Benchmark(Report):
     engines : list of Figures
     threads : int
         Threads of a run.
+    streams : int
+        Runs for which cores are reserved.
     callers : int
         Concurrent callers.
     batch : int
@@ -92,6 +97,7 @@ class Benchmark(Report):
 
     engines: list[Figures]
     threads: int
+    streams: int
     callers: int
     batch: int
     interrupted: bool
@@ -112,7 +118,8 @@ class Benchmark(Report):
     def blocks(self) -> Iterator[str | Table]:
         """The printed table and text."""
         yield Table(_COLUMNS, [each.cells(self.engines[0]) for each in self.engines])
-        yield f"{count_of(self.threads, 'thread')}, {count_of(self.callers, 'caller')}, batch of {self.batch}"
+        streams = f"{count_of(self.streams, 'stream')} of " if self.streams > 1 else ""
+        yield f"{streams}{count_of(self.threads, 'thread')}, {count_of(self.callers, 'caller')}, batch of {self.batch}"
         if self.interrupted:
             yield "interrupted: figures of the runs until then"
 
@@ -189,6 +196,7 @@ def benchmark(
     *,
     threads: int,
     callers: int,
+    streams: int = 1,
     duration: float,
     warmup: float,
     progress: Callable[[str, int, int], None] | None = None,
@@ -215,7 +223,7 @@ def benchmark(
         interrupted = True
     first = series[0].results
     figures = [each.figures(batch, first if at else None) for at, each in enumerate(series)]
-    return Benchmark(figures, threads, callers, batch, interrupted)
+    return Benchmark(figures, threads, streams, callers, batch, interrupted)
 
 
 def _difference(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -> float:
@@ -230,6 +238,28 @@ def _difference(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]
             scale = float(np.sqrt(np.nanmean(b * b))) or 1.0
             worst = max(worst, float(np.sqrt(np.nanmean((a - b) ** 2))) / scale)
     return worst
+
+
+def runs_in_streams(model: Model, streams: int) -> Callable[[Mapping[str, Any]], Mapping[str, np.ndarray]]:
+    """Return a run of the model in one of so many streams, each on a core of its own where a run has one thread."""
+    queue = Queue(model, streams)
+    return lambda feed: queue.submit(feed).result()
+
+
+def at_batch(graph: Graph, batch: int | None, sizes: Mapping[str, Sequence[int]]) -> Graph:
+    """Return the graph with a first axis of `batch` where the model writes 1; `sizes` are values of `--shape`.
+
+    Raises
+    ------
+    ArgumentError
+        The network does not compute the items of a batch separately.
+    """
+    written = [name for name in graph.inputs if (graph.value(name).shape or ())[:1] == (1,)]
+    if batch in (None, 1) or not written:
+        return graph
+    return (
+        Batches(graph, {name: shape for name, shape in sizes.items() if name in graph.inputs}).at(int(batch or 1)).graph
+    )
 
 
 def batch_sizes(graph: Graph, batch: int) -> dict[str, tuple[int, ...]]:

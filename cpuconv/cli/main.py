@@ -17,17 +17,18 @@ import numpy as np
 from rich.console import Console
 
 import cpuconv
-from autotune.cli.options import FAILED, INTERRUPTED, OK, USAGE, new_file, positive, printed, say
+from autotune.cli.options import FAILED, INTERRUPTED, OK, USAGE, new_file, positive, printed, say, threads
 from autotune.cli.parsing import Parser, add_version
 from autotune.cli.wide import WIDE, on_screen
 from baselib.files import write_whole
 from baselib.screen import as_text, terminal_width
 from baselib.signals import interrupts_arrive
 from baselib.text import count_of
+from cpuconv.api.network import THROUGHPUT
 from cpuconv.api.precision import AUTO
 from cpuconv.cli import executing, quantizing
 from cpuconv.cli.arguments import engine_names, folder
-from cpuconv.cli.benchmarking import batch_sizes, benchmark
+from cpuconv.cli.benchmarking import at_batch, batch_sizes, benchmark, runs_in_streams
 from cpuconv.cli.feeds import RANDOM, divided, drawn, loaded, shapes, with_pictures
 from cpuconv.cli.model_options import add_inputs, add_model_options
 from cpuconv.cli.naming import in_options
@@ -46,6 +47,7 @@ from cpuconv.network.saved.container import is_saved
 from cpuconv.network.saved.reading import Saved
 from cpuconv.network.sizes.specialise import with_sizes
 from cpuconv.reading.onnx_reader import read
+from cpuconv.runtime.threads import check_threads
 
 _EPILOG = f"""exit codes:
   {OK:3}  done
@@ -112,17 +114,21 @@ def _benchmark(options: argparse.Namespace) -> int:
         raise ArgumentError(must("path", "an ONNX file where --against is given", options.model))
     if options.batch is not None:
         options.shape = [*batch_sizes(_graph(options), options.batch).items(), *options.shape]
+    if isinstance(options.streams, int):
+        options.threads = max(1, check_threads(None if options.threads == AUTO else options.threads) // options.streams)
     model, feed = _fed(options)
-    if options.against and model.pictures is not None:  # other engines take arrays
-        feed, model.pictures = model.pictures.arrays(feed), None
-    own = Engine(
-        f"cpuconv {cpuconv.__version__} ({options.precision or PRECISIONS[0]})", lambda: lambda: model.run(feed)
-    )
+    if options.against:  # other engines take arrays, so that all get the same
+        feed, model.pictures = model.prepare(feed), None
+    streams = model.streams if options.streams == AUTO else options.streams or 1
+    run = model.run if options.streams is None else runs_in_streams(model, streams)
+    name = f"cpuconv {cpuconv.__version__} ({options.precision or PRECISIONS[0]})"
+    own = Engine(name, lambda: lambda: run(feed))
     with _busy(f"compiling {options.model} in {', '.join(options.against) or 'cpuconv'}"):
-        others = [prepared(name, options.model, feed, model.threads) for name in options.against]
+        others = [prepared(name, options.model, feed, model.threads, streams) for name in options.against]
     with bar(f"benchmark of {options.model}", refresh=False) as progress:
-        timing = {name: getattr(options, name) for name in ("callers", "duration", "warmup")}
-        told = benchmark([own, *others], feed, threads=model.threads, progress=progress, **timing)
+        timing = {name: getattr(options, name) for name in ("duration", "warmup")}
+        counts = {"threads": model.threads, "streams": streams, "callers": max(options.callers, streams)}
+        told = benchmark([own, *others], model.prepare(feed), progress=progress, **counts, **timing)
     if options.csv is not None:
         write_whole({options.csv: told.to_csv()})
     _print(options, told)
@@ -190,7 +196,9 @@ def _compiled(options: argparse.Namespace, given: Mapping[str, np.ndarray], name
 def _graph(options: argparse.Namespace) -> Graph:
     """Read the graph; a saved model of fixed sizes has a placeholder graph."""
     with _busy(f"reading {options.model}"):
-        return Saved(options.model).graph if is_saved(options.model) else read(options.model)
+        if is_saved(options.model):
+            return Saved(options.model).graph
+        return at_batch(read(options.model), getattr(options, "batch", None), dict(options.shape))
 
 
 def _ready(options: argparse.Namespace, graph: Graph, shapes: Mapping[str, Sequence[int]]) -> Model:
@@ -201,6 +209,8 @@ def _ready(options: argparse.Namespace, graph: Graph, shapes: Mapping[str, Seque
     _check_auto(options)
     with _busy(f"compiling {options.model}"):
         if is_saved(options.model):
+            if getattr(options, "streams", None) == AUTO:
+                raise ArgumentError(must("--streams", "a number for a model that is compiled already", AUTO))
             if options.strict:
                 raise ArgumentError(must("--strict", "left out for a model that is compiled already", "given"))
             if options.node_precision:
@@ -210,6 +220,8 @@ def _ready(options: argparse.Namespace, graph: Graph, shapes: Mapping[str, Seque
         if options.trust_kernels:
             raise ArgumentError(must("--trust-kernels", "left out where the model is an ONNX file", "given"))
         common |= {"precision": options.precision or PRECISIONS[0], "node_precisions": dict(options.node_precision)}
+        if getattr(options, "streams", None) == AUTO:
+            common["hint"] = THROUGHPUT
         return cpuconv.compile(graph, **_choices(options), **common)
 
 
@@ -330,6 +342,11 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--callers", metavar="N", type=positive(int), default=1, help="concurrent callers, each in a loop (default: 1)"
     )
+    made.add_argument(
+        "--streams", metavar="N", type=threads,
+        help="concurrent runs, on cores of their own, with a caller and an equal part of the threads each; auto: the"
+        " number with most runs per second",
+    )  # fmt: skip
     made.add_argument("--batch", metavar="N", type=positive(int), help="size of the first axis of every input")
     made.add_argument(
         "--against",

@@ -6,6 +6,7 @@ import argparse
 import re
 
 _OPTIONS = {  # arguments whose option has another name
+    "batches": "--batch",
     "data": "--data",
     "feed": "--input",
     "image_mean": "--mean",

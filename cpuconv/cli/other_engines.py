@@ -29,7 +29,7 @@ class Engine(NamedTuple):
     new_caller: Callable[[], Run]
 
 
-def _onnxruntime(path: str, feed: Feed, threads: int) -> Engine:
+def _onnxruntime(path: str, feed: Feed, threads: int, streams: int) -> Engine:
     ort: Any = importlib.import_module("onnxruntime")
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
@@ -39,11 +39,12 @@ def _onnxruntime(path: str, feed: Feed, threads: int) -> Engine:
     return Engine(f"ONNX Runtime {ort.__version__}", lambda: run)
 
 
-def _openvino(path: str, feed: Feed, threads: int, precision: str = "") -> Engine:
+def _openvino(path: str, feed: Feed, threads: int, streams: int, precision: str = "") -> Engine:
     ov: Any = importlib.import_module("openvino")
     model = ov.Core().read_model(path)
     model.reshape({name: list(array.shape) for name, array in feed.items()})
-    hints = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
+    hints: dict[str, Any] = {"INFERENCE_NUM_THREADS": threads * streams, "PERFORMANCE_HINT": "LATENCY"}
+    hints |= {"NUM_STREAMS": streams} if streams > 1 else {}
     hints |= {"INFERENCE_PRECISION_HINT": precision} if precision else {}
     compiled = ov.Core().compile_model(model, "CPU", hints)
     names = [output.get_any_name() for output in compiled.outputs]
@@ -56,19 +57,19 @@ def _openvino(path: str, feed: Feed, threads: int, precision: str = "") -> Engin
     return Engine(f"OpenVINO {ov.__version__.partition('-')[0]} ({computes_in})", new_caller)
 
 
-def _openvino_float32(path: str, feed: Feed, threads: int) -> Engine:
-    return _openvino(path, feed, threads, "f32")
+def _openvino_float32(path: str, feed: Feed, threads: int, streams: int) -> Engine:
+    return _openvino(path, feed, threads, streams, "f32")
 
 
-ENGINES: dict[str, Callable[[str, Feed, int], Engine]] = {
+ENGINES: dict[str, Callable[[str, Feed, int, int], Engine]] = {
     "onnxruntime": _onnxruntime,
     "openvino": _openvino,  # computes in bfloat16 where the CPU multiplies it: its default
     "openvino-float32": _openvino_float32,
 }
 
 
-def prepared(name: str, path: str, feed: Feed, threads: int) -> Engine:
-    """Return the engine of a name in `ENGINES` with the ONNX file at `path`.
+def prepared(name: str, path: str, feed: Feed, threads: int, streams: int = 1) -> Engine:
+    """Return the engine of a name in `ENGINES` with the ONNX file at `path`, for streams of so many threads each.
 
     Raises
     ------
@@ -76,7 +77,7 @@ def prepared(name: str, path: str, feed: Feed, threads: int) -> Engine:
         The engine is not installed, or cannot read or compile the model.
     """
     try:
-        return ENGINES[name](path, feed, threads)
+        return ENGINES[name](path, feed, threads, streams)
     except ImportError as error:
         package = name.partition("-")[0]
         raise ArgumentError(must("--against", f"an installed engine (pip install {package})", name)) from error

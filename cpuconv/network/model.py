@@ -6,21 +6,21 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
+from time import perf_counter as _now
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import numpy as np
 
 from baselib.locks import Lock
-from baselib.screen import Column, Table, as_html
-from baselib.text import count_of
-from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError, kind_of, must
+from cpuconv.errors import ArgumentError, ArgumentTypeError, kind_of, must
 from cpuconv.graph.ir import Value
 from cpuconv.graph.stopping import Stop
 from cpuconv.memory.mapped_files import check_unchanged
-from cpuconv.network.background_runs import BackgroundRuns
 from cpuconv.network.definition import Definition
+from cpuconv.network.model_reports import ModelReports
 from cpuconv.network.ports import Port, arrays_for, converted, fed
 from cpuconv.network.program_cache import ProgramCache
+from cpuconv.network.reports.stats import LATEST
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from cpuconv.images.geometry import Geometry
     from cpuconv.images.image import Image
     from cpuconv.images.preprocessing import Numbers, Pictures
-    from cpuconv.network.reports.explain import Explanation
-    from cpuconv.network.reports.precisions import PrecisionTable
-    from cpuconv.network.reports.profile import Profile
 
 
 class Opened(NamedTuple):
@@ -40,7 +37,7 @@ class Opened(NamedTuple):
     arrays: Mapping[str, np.ndarray]
 
 
-class Model(BackgroundRuns):
+class Model(ModelReports):
     """A network, made by `cpuconv.compile` or `cpuconv.load`. Several threads may run it concurrently.
 
     Attributes
@@ -53,6 +50,8 @@ class Model(BackgroundRuns):
         Inputs that take pictures, by name. In `inputs` they have the dtype in which pictures are written.
     pictures : Pictures or None
         The conversion of pictures.
+    batches : mapping of int to float
+        Measured seconds of a run by batch size, if it was compiled with `batches`; else empty.
     """
 
     def __init__(
@@ -68,12 +67,12 @@ class Model(BackgroundRuns):
         """
         super().__init__()
         self._definition, self._programs, self._reopened = definition, programs, reopened
-        self._precisions: PrecisionTable | None = None
         self._opened: Opened | None = None
         self._opening = Lock(brief=False)
         self._made_by: Callable[[], Model] | None = None
         self.images: Mapping[str, Image] = {}
         self.pictures: Pictures | None = None
+        self.batches: Mapping[int, float] = {}
         listed = [(name, outputs[name]) for name in definition.order]
         self.inputs, self.outputs, self.defaults = (
             tuple(Port(name, value.shape, value.dtype) for name, value in ends)
@@ -83,13 +82,6 @@ class Model(BackgroundRuns):
     def __repr__(self) -> str:
         ends = [", ".join(map(str, ports)) for ports in (self.inputs, self.outputs)]
         return f"<cpuconv.Model {self._definition.name}: {ends[0]} -> {ends[1]}>"
-
-    def _repr_html_(self) -> str:
-        """Return the inputs and outputs as a table, for a notebook."""
-        sides = {"input": self.inputs, "output": self.outputs}
-        rows = [(side, *str(port).split(": ", 1)) for side, ports in sides.items() for port in ports]
-        table = Table([Column("tensor"), Column("name"), Column("type")], rows)
-        return as_html(iter([f"cpuconv.Model {self._definition.name}, {count_of(self.threads, 'thread')}", table]))
 
     def __reduce__(self) -> Any:
         if self._made_by is None:
@@ -199,12 +191,37 @@ class Model(BackgroundRuns):
         """
         if stop is not None and not callable(stop):
             raise ArgumentTypeError(must("stop", "a callable without arguments, or None", kind_of(stop)))
-        if self.pictures is None:
-            outputs = self._run(feed, out, stop, convert)
-            return (outputs, {}) if info else outputs
-        with self.pictures.fed(feed) as (arrays, places):
-            outputs = self._run(arrays, out, stop, convert)
+        begun = _now()
+        try:
+            if self.pictures is None:
+                places: dict[str, list[Geometry]] = {}
+                outputs = self._run(feed, out, stop, convert)
+            else:
+                with self.pictures.fed(feed) as (arrays, places):
+                    outputs = self._run(arrays, out, stop, convert)
+        except BaseException:
+            self._log.fail()
+            raise
+        new = self._log.new  # without a call of a function, whose time is measurable in small networks
+        new.append(_now() - begun)
+        if len(new) > LATEST:
+            self._log.count()
         return (outputs, places) if info else outputs
+
+    def prepare(self, feed: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a feed with arrays in place of pictures, as `run` converts them.
+
+        Parameters
+        ----------
+        feed : mapping of str to array
+            As for `run`.
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError
+            A picture is not of the form that `images` states.
+        """
+        return dict(feed) if self.pictures is None else self.pictures.arrays(feed)
 
     def _run(
         self, feed: Mapping[str, Any], out: Mapping[str, np.ndarray] | None, stop: Stop | None, convert: bool
@@ -224,50 +241,6 @@ class Model(BackgroundRuns):
             self._programs.remember(made)  # its size changes with the number of callers and with sizes of its suffix
         return outputs
 
-    def profile(self, feed: Mapping[str, Any], runs: int = 20, *, watch: bool = False) -> Profile:
-        """Time each operator separately, and whole runs.
-
-        Parameters
-        ----------
-        feed : mapping of str to array
-            As for `run`.
-        runs : int
-            Number of timed repetitions; medians are reported.
-        watch : bool
-            Whether to record a timeline of each worker in a run as well, by timestamps before and after each kernel.
-
-        Returns
-        -------
-        Profile
-            Seconds per operator and per run. It prints itself, and has `.to_dict()`.
-
-        Raises
-        ------
-        ArgumentError, ArgumentTypeError
-            `runs` is not an integer of at least 1, or the feed is wrong, as for `run`.
-        """
-        if isinstance(runs, bool) or not hasattr(runs, "__index__") or int(runs) < 1:
-            raise ArgumentError(must("runs", "an integer, 1 or more", repr(runs)))
-        if self.pictures is None:
-            return self._profile(feed, int(runs), watch)
-        with self.pictures.fed(feed) as (given, _):
-            return self._profile(given, int(runs), watch)
-
-    def _profile(self, feed: Mapping[str, Any], runs: int, watch: bool) -> Profile:
-        from cpuconv.network.reports.profile import combined, profile
-
-        if self.defaults and (opened := self._opened_for(feed)) is not None:
-            return opened.model.profile({**opened.arrays, **feed}, runs, watch=watch)
-        arrays = fed(self.inputs, feed)
-        made, given = self._programs.fitting(arrays)
-        made = self._programs.builder.detailed(made)
-        outputs = arrays_for(made.executable.outputs, {}, arrays)
-        head = profile(made.executable, given, list(outputs.values()), runs, watch=watch)
-        if made.suffix is None:
-            return head
-        values = {**dict(zip(self._definition.inputs, arrays, strict=True)), **outputs}
-        return combined([head, *made.suffix.profiles(values, runs)])
-
     def _opened_for(self, feed: Mapping[str, Any]) -> Opened | None:
         """The model in which the defaults in the feed are inputs; None if it has none of them."""
         names = {port.name for port in self.defaults if port.name in feed} if isinstance(feed, Mapping) else set()
@@ -280,48 +253,6 @@ class Model(BackgroundRuns):
                 if opened is None or not names <= opened.arrays.keys():
                     opened = self._opened = self._reopened(names.union(opened.arrays if opened else ()))
         return opened
-
-    def explain(self) -> Explanation:
-        """Explain fused, folded and removed nodes, layouts and algorithms per operator, and arena and weight sizes.
-
-        It describes the sizes that the model states, or those that ran last.
-
-        Returns
-        -------
-        Explanation
-            It prints itself, and has `.to_dict()`.
-
-        Raises
-        ------
-        SourceError
-            Sizes are open, and nothing has run yet.
-        """
-        made = self._programs.last or self._programs.find(self._definition.fixed_shapes())
-        explanation = self._programs.builder.explained(made)
-        return explanation if made.suffix is None else made.suffix.explained(explanation)
-
-    def precision_table(self) -> PrecisionTable:
-        """Report the selection of precisions: precision, error and time per operator, and the effect of the other one.
-
-        Returns
-        -------
-        PrecisionTable
-            It prints itself, and has `.to_dict()`.
-
-        Raises
-        ------
-        SourceError
-            The model was not made by `cpuconv.compile` with ``precision="auto"``.
-        """
-        if self._precisions is None:
-            wanted = "made by cpuconv.compile with precision='auto', to have a table of precisions"
-            raise SourceError(must(self._definition.name, wanted, "another model"))
-        return self._precisions
-
-    def with_table(self, precisions: PrecisionTable) -> Model:
-        """Attach the report of the selection of precisions, and return the model."""
-        self._precisions = precisions
-        return self
 
     def with_images(self, images: Mapping[str, Image], numbers: Mapping[str, Numbers] | None = None) -> Model:
         """Let inputs take pictures, by name, and return the model.

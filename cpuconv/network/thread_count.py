@@ -61,8 +61,11 @@ def _seconds(operation: CompiledNode, threads: int) -> float:
     return offer.seconds * (threads if alone else 1) + joins * join_seconds(threads)
 
 
-def timed(programs: Mapping[int, Executable]) -> dict[int, float]:
-    """Median time of a run per program, in seconds; programs run in turn on random data."""
+def timed(programs: Mapping[int, Executable], limit: float = _SECONDS, least: int = 1) -> dict[int, float]:
+    """Median time of a run per program and its key, in seconds; programs run in turn on random data.
+
+    Rounds end after `limit` seconds, but not before `least` of them.
+    """
     arrays = {
         count: tuple([random_array(value) for value in values.values()] for values in (each.inputs, each.outputs))
         for count, each in programs.items()
@@ -70,8 +73,9 @@ def timed(programs: Mapping[int, Executable]) -> dict[int, float]:
     for count, each in programs.items():
         each.run(*arrays[count])
     found: dict[int, list[float]] = {count: [] for count in programs}
-    end = time.perf_counter() + _SECONDS
-    while len(found[1]) < _ROUNDS and (not found[1] or time.perf_counter() < end):
+    end = time.perf_counter() + limit
+    first = next(iter(found.values()))
+    while len(first) < least or (len(first) < _ROUNDS and time.perf_counter() < end):
         for count, each in programs.items():
             begun = time.perf_counter()
             each.run(*arrays[count])

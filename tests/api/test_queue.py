@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
-import multiprocessing
 import os
 import pickle
 import threading
@@ -17,11 +15,12 @@ import pytest
 onnx = pytest.importorskip("onnx")
 
 import cpuconv  # noqa: E402
-from cpuconv.api import throughput  # noqa: E402
+from cpuconv.api import processes, throughput  # noqa: E402
 from cpuconv.runtime.streams import Streams  # noqa: E402
 from cpuconv.runtime.threads import maximum_threads  # noqa: E402
 from support.graphs import parse  # noqa: E402
 from support.running.events import until  # noqa: E402
+from support.running.first_calls import ended, forked  # noqa: E402
 
 TEXT = """g (float[N,3,8,8] x) => (float[N,4,8,8] y) <float[4,3,3,3] w> {
     a = Conv<pads = [1, 1, 1, 1]>(x, w)
@@ -163,6 +162,25 @@ def test_wrong_arguments_are_named(model, options, named) -> None:
         cpuconv.Queue("net.onnx")
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_child_of_fork_has_none_of_the_runs(model, monkeypatch) -> None:
+    """The queue has no room left when the process forks; the child's runs do not wait for those of the parent."""
+    gate, right = threading.Event(), model.run(feeds(1)[0])["y"]
+    plain = cpuconv.Model.run
+    monkeypatch.setattr(model, "run", lambda feed, stop: plain(model, feed) if feed else gate.wait())
+
+    def body() -> None:
+        assert np.array_equal(queue.submit(feeds(1)[0]).result(30)["y"], right)
+        queue.close()
+
+    with cpuconv.Queue(model, 1, max_waiting=1, ordered=True) as queue:
+        queue.submit({})
+        queue.submit({})
+        end = ended(forked(body), 40.0)
+        gate.set()
+    assert end == ""
+
+
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system has no affinities")
 def test_pinned_streams_have_a_core_each() -> None:
     allowed, gate = os.sched_getaffinity(0), threading.Barrier(2)
@@ -206,6 +224,47 @@ def test_map_reads_a_few_inputs_ahead(model) -> None:
     assert list(cpuconv.map(model, [])) == []
 
 
+def test_map_in_processes(tmp_path: Path) -> None:
+    """One input fails, another ends its process, twice; all others have their results."""
+    path = tmp_path / "net.onnx"
+    path.write_bytes(proto())
+    model = cpuconv.compile(path, threads=1, strategy="heuristic")
+    inputs: list = [*feeds(6), {"x": np.zeros((1, 2, 8, 8), np.float32)}, Fatal({}), *feeds(2)]
+    done: list = []
+    with pytest.warns(cpuconv.CpuconvWarning, match="input [67] failed: .*('x'|process)"):
+        results = [*cpuconv.map(model, inputs, workers=1, progress=lambda *each: done.append(each))]
+    assert done == [(at, 10) for at in range(1, 11)]
+    assert [at for at, each in enumerate(results) if isinstance(each, cpuconv.Failed)] == [6, 7]
+    assert isinstance(results[6].error, cpuconv.ArgumentError) and "process ended" in str(results[7].error)
+    kept = [at for at in range(10) if at not in (6, 7)]
+    assert equal([results[at] for at in kept], model, [inputs[at] for at in kept])
+    with pytest.raises(cpuconv.ArgumentError, match="'streams'"):
+        cpuconv.map(model, inputs, workers=2, streams=2)
+    with pytest.raises(TypeError, match="save"):
+        cpuconv.map(cpuconv.compile(onnx.load_from_string(proto())), inputs, workers=1)
+
+
+class Fatal(dict):
+    """A feed that ends the process that unpickles it."""
+
+    def __reduce__(self):
+        return os._exit, (9,)
+
+
+def test_cores_of_processes() -> None:
+    assert processes._shares([1, 2, 5, 6, 7], 2) == [[1, 2], [5, 6, 7]]
+    assert processes._shares([3, 4], 3) == [[3], [4], [3]]
+    assert processes._shares([], 2) == [(), ()]
+
+
+def test_joblib(model) -> None:
+    joblib = pytest.importorskip("joblib")
+    inputs = feeds(4)
+    again = cpuconv.compile(proto(), threads=1, strategy="heuristic")
+    made = joblib.Parallel(n_jobs=2)(joblib.delayed(again.run)(feed) for feed in inputs)
+    assert equal(made, model, inputs)
+
+
 def test_submit_and_coroutines(model) -> None:
     inputs = feeds(6)
     assert equal([future.result() for future in [model.submit(feed) for feed in inputs]], model, inputs)
@@ -213,7 +272,12 @@ def test_submit_and_coroutines(model) -> None:
     async def gathered():
         return await asyncio.gather(*(model.run_async(feed) for feed in inputs))
 
-    assert equal(asyncio.run(gathered()), model, inputs)
+    async def queued():
+        async with cpuconv.Queue(model, 1, max_waiting=1) as queue:
+            return await asyncio.gather(*(queue.run_async(feed) for feed in inputs))
+
+    for made in (gathered, queued):
+        assert equal(asyncio.run(made()), model, inputs)
     with pytest.raises(cpuconv.ArgumentError, match="'x'"):
         model.submit({"x": np.zeros((1, 2, 8, 8), np.float32)}).result()
 
@@ -266,11 +330,6 @@ def test_a_model_pickles_as_the_call_that_made_it(tmp_path: Path, monkeypatch) -
         assert again.threads == made.threads
         np.testing.assert_array_equal(again.run(feed)["y"], made.run(feed)["y"])
         assert pickle.loads(pickle.dumps(made)) is again  # one task after another
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(1, context) as pool:
-        np.testing.assert_array_equal(
-            pool.submit(cpuconv.Model.run, models[0], feed).result()["y"], models[0].run(feed)["y"]
-        )
 
 
 def test_what_does_not_pickle_says_what_does() -> None:

@@ -13,6 +13,7 @@ import pytest
 onnx = pytest.importorskip("onnx")
 
 from autotune.cli.options import INTERRUPTED, OK, USAGE  # noqa: E402
+from cpuconv.api import throughput  # noqa: E402
 from cpuconv.cli import benchmarking  # noqa: E402
 from cpuconv.cli.benchmarking import benchmark  # noqa: E402
 from cpuconv.cli.main import main  # noqa: E402
@@ -131,7 +132,7 @@ def test_what_is_refused(model: str, tmp_path: Path, capsys, monkeypatch: pytest
         main(["benchmark", model, "--against", "tensorrt"])
     assert ended.value.code == USAGE and "onnxruntime" in capsys.readouterr().err
 
-    def missing(path: str, feed: object, threads: int) -> Engine:
+    def missing(path: str, feed: object, threads: int, streams: int) -> Engine:
         raise ImportError("No module named 'onnxruntime'")
 
     monkeypatch.setitem(ENGINES, "onnxruntime", missing)
@@ -143,11 +144,42 @@ def test_what_is_refused(model: str, tmp_path: Path, capsys, monkeypatch: pytest
     assert "MODEL must be an ONNX file" in capsys.readouterr().err
 
 
-def test_a_fixed_batch_is_refused(tmp_path: Path, capsys) -> None:
+def test_a_fixed_batch(tmp_path: Path, capsys) -> None:
+    """1 is opened, another size is refused, and so is an operator that mixes items."""
     path = tmp_path / "net.onnx"
-    path.write_bytes(parse("g (float[1,3] x) => (float[1,3] y) { y = Relu(x) }").SerializeToString())
-    assert main(["benchmark", str(path), *SHORT, "--batch", "2"]) == USAGE
-    assert "--batch must be 1, as x is float32[1,3], not 2" in capsys.readouterr().err
+    for batch, body, words in (
+        ("1", "y = Relu(x)", ""),
+        ("3", "y = Relu(x)", "--batch must be 3, as x is float32[3,3], not 2"),
+        ("1", "y = ReduceMean<axes = [0]>(x)", "ReduceMean node"),
+    ):
+        path.write_bytes(parse(f"g (float[{batch},3] x) => (float[A,B] y) {{ {body} }}").SerializeToString())
+        code = main(["benchmark", str(path), *SHORT, "--batch", "2", "--json"])
+        told = capsys.readouterr()
+        assert (code == USAGE and words in told.err) if words else json.loads(told.out)["batch"] == 2
+
+
+def test_streams(model: str, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main(["benchmark", model, *SHORT[:4], "--threads", "2", "--streams", "2"]) == OK
+    assert "2 streams of 1 thread, 2 callers" in capsys.readouterr().out
+    monkeypatch.setattr(throughput, "_runs_per_second", lambda queue, feed, seconds: 1.0)
+    options = ("--streams", "auto", "--batch", "1", "--precision", "bfloat16", "--json")
+    assert main(["benchmark", model, *SHORT, *options]) == OK
+    told = json.loads(capsys.readouterr().out)
+    assert told["streams"] == told["callers"] == 1 and told["engines"][0]["p90"] > 0
+    assert "(bfloat16)" in told["engines"][0]["engine"]
+
+
+def test_pictures(tmp_path: Path, capsys) -> None:
+    pictures = pytest.importorskip("PIL.Image")
+    pytest.importorskip("onnxruntime")
+    made, file = tmp_path / "net.onnx", tmp_path / "photo.png"
+    text = "g (float[N,3,8,8] x) => (float[N,3,1,1] y) { y = GlobalAveragePool(x) }"
+    made.write_bytes(parse(text).SerializeToString())
+    pictures.fromarray(np.zeros((12, 9, 3), np.uint8)).save(file)
+    images = ("--batch", "2", "--image", str(file), "--image", str(file))
+    assert main(["benchmark", str(made), *SHORT, *images, "--against", "onnxruntime", "--json"]) == OK
+    told = json.loads(capsys.readouterr().out)
+    assert told["batch"] == 2 and told["engines"][1]["difference"] < 1e-5
 
 
 def test_a_trace_has_a_track_per_worker(model: str, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -80,3 +81,35 @@ def test_reports_print_tables_and_show_them_in_notebooks(told: tuple[cpuconv.Mod
     assert html.count("<tr>") == 1 + len(model.inputs) + len(model.outputs)  # the head, and a row each
     assert all(port.name in html for port in (*model.inputs, *model.outputs))
     assert "of roof" in profile.text() and "whole run" in profile.text()
+
+
+def test_statistics() -> None:
+    model = cpuconv.compile(parse("g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }"), threads=1)
+    assert model.stats().to_dict()["runs"] == 0 and "runs" in model.stats().text()
+    for items in (1, 1, 2):
+        model.run({"x": np.zeros((items, 4), np.float32)})
+    with pytest.raises(cpuconv.ArgumentError):
+        model.run({"x": np.zeros((1, 4, 4), np.float32)})
+    told = model.stats()
+    assert (told.runs, told.failures, told.programs) == (3, 1, 2)
+    assert 0 < told.p50 <= told.p90 <= told.p99 <= told.max <= told.seconds and told.program_bytes == model.nbytes
+    assert told.kernels_compiled + told.kernels_loaded > 0
+    lines = told.prometheus().splitlines()
+    assert 'cpuconv_run_seconds_count{model="g"} 3' in lines and 'cpuconv_runs_failed_total{model="g"} 1' in lines
+    form = re.compile(r'(# (HELP|TYPE) cpuconv_\w+ .+|cpuconv_\w+\{model="g"(,quantile="0\.\d+")?\} [\d.e+-]+)')
+    assert all(form.fullmatch(line) for line in lines)
+
+
+def test_statistics_of_batches_and_concurrent_runs() -> None:
+    text = "g (float[1,64] x) => (float[1,64] y) <float[64,64] w> { y = MatMul(x, w) }"
+    options = {"threads": 1, "strategy": "heuristic"}
+    alone, model = (
+        cpuconv.compile(parse(text, w=np.ones((64, 64), np.float32)), **options, **more)  # type: ignore[arg-type]
+        for more in ({}, {"batches": (1, 2)})
+    )
+    with cpuconv.Queue(model, 4) as queue:
+        for _ in range(200):
+            queue.submit({"x": np.ones((3, 64), np.float32)})
+    told = model.stats()
+    assert (told.runs, told.failures, told.programs) == (200, 0, 2)
+    assert 0 < alone.stats().weight_bytes <= told.weight_bytes

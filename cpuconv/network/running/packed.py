@@ -52,6 +52,11 @@ class Packed:
     def __len__(self) -> int:
         return len(self._arrays)
 
+    @property
+    def arrays(self) -> list[np.ndarray]:
+        """The packed constants of these programs."""
+        return [*self._arrays.values()]
+
     def get(self, array: np.ndarray, form: Any, make: Callable[[], np.ndarray]) -> np.ndarray:
         """Return a constant in a packed form: an existing equal one, or the result of `make`.
 

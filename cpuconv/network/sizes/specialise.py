@@ -40,6 +40,7 @@ def specialise(
     strict: bool = False,
     quiet: bool = False,
     early: Rewrite | None = None,
+    dequantise: bool = True,
 ) -> Graph:
     """Infer shapes and dtypes of all values, and fold the nodes whose outputs are equal in every run.
 
@@ -56,6 +57,8 @@ def specialise(
         Whether to omit the warning about them, as it has been issued already.
     early : callable or None
         A rewrite that is applied before the dequantisation of integer weights is folded.
+    dequantise : bool
+        Whether the dequantisation of integer weights is folded.
 
     Raises
     ------
@@ -77,7 +80,7 @@ def specialise(
                 f"{graph.name}: the input {name!r} of shape {graph.value(name)} must have fixed sizes: state them in"
                 " 'input_shapes'."
             )
-    made = _specialised(graph, known, early is not None)
+    made = _specialised(graph, known, early is not None or not dequantise)
     if early is not None:
         made = early(made)
         made = _specialised(made, {name: made.value(name) for name in made.inputs}, False)

@@ -1,0 +1,74 @@
+"""Models of any batch, `compile(..., batches=...)`: a model per batch size, checked and timed on random data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from cpuconv.errors import ArgumentError, must
+from cpuconv.graph.ir import Graph, Value
+from cpuconv.network.batched_model import BatchedModel
+from cpuconv.network.model import Model
+from cpuconv.network.precision.errors import relative_rms
+from cpuconv.network.sizes.batches import Batches
+from cpuconv.network.thread_count import random_array
+
+_TOLERANCE = 0.01  # relative RMS difference of an item's results at another place of a batch
+
+Compile = Callable[[Graph, Mapping[str, Sequence[int]]], Model]
+
+
+def with_batches(
+    graph: Graph, shapes: Mapping[str, Sequence[int]], batches: Sequence[int], compile_at: Compile
+) -> BatchedModel:
+    """Return a model that runs any batch by programs of these batch sizes.
+
+    Parameters
+    ----------
+    graph : Graph
+    shapes : mapping of str to sequence of int
+        Sizes of inputs by name; first axes that are the batch are ignored.
+    batches : sequence of int
+    compile_at : callable
+        Compiles a graph with shapes of inputs.
+
+    Raises
+    ------
+    ArgumentError
+        `batches` is no sequence of sizes, or the network does not compute the items of a batch separately.
+    """
+    sizes = _checked(batches)
+    opened = Batches(graph, shapes)
+    models = {size: compile_at(*opened.at(size)) for size in sizes}
+    for size in sizes:
+        if size > 1:
+            _check_items(models[size], size, opened)
+    return BatchedModel(models, opened.inputs, opened.outputs)
+
+
+def _checked(batches: Sequence[int]) -> list[int]:
+    wanted = "a sequence of different integers of at least 1"
+    try:
+        sizes = [*batches]
+    except TypeError:
+        raise ArgumentError(must("batches", wanted, repr(batches))) from None
+    wrong = any(isinstance(size, bool) or not isinstance(size, int) or size < 1 for size in sizes)
+    if wrong or not sizes or len({*sizes}) < len(sizes):
+        raise ArgumentError(must("batches", wanted, repr(batches)))
+    return sorted(sizes)
+
+
+def _check_items(model: Model, size: int, opened: Batches) -> None:
+    """Check on random data that items have the same results at other places, next to other items."""
+    feeds: tuple[dict[str, np.ndarray], ...] = ({}, {})
+    for seed, port in enumerate(model.inputs):
+        batched, shape = port.name in opened.inputs, port.shape or ()
+        rows = random_array(Value((size + 1, *shape[1:]) if batched else shape, port.dtype), seed)
+        for feed, moved in zip(feeds, (slice(0, -1), slice(1, None)), strict=True):
+            feed[port.name] = rows[moved] if batched else rows
+    first, second = (model.run(feed) for feed in feeds)
+    for name in opened.outputs:
+        if relative_rms({name: first[name][1:]}, {name: second[name][:-1]}) > _TOLERANCE:
+            reason = f"items of a batch are not separate: output {name!r} of one changes with its place or other items"
+            raise ArgumentError(must("batches", f"left out, as {reason}", "given"))
