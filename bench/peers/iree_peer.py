@@ -28,7 +28,7 @@ class IreePeer(OnnxPeer):
         importing = [tools / "iree-import-onnx", path, "--opset-version", _OPSET, "-o", text]
         compiling = [tools / "iree-compile", text, *_FOR_HOST, "--iree-llvmcpu-target-cpu=host", "--iree-opt-level=O3"]
         for command in (importing, [*compiling, "-o", made]):
-            subprocess.run(command, check=True, capture_output=True)
+            subprocess.run([str(word) for word in command], check=True, capture_output=True)
         return made
 
     def network(self, path: Path, feed: Mapping[str, np.ndarray], threads: int) -> list[Form]:

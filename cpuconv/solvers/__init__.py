@@ -21,6 +21,7 @@ from cpuconv.solvers import (
     plane_words,
     pointwise,
     row_patches,
+    strassen,
     winograd,
     winograd_integer,
 )
@@ -36,6 +37,7 @@ TABLE: tuple[Solver, ...] = (
     depthwise_taps.SOLVER,
     grouped.SOLVER,
     winograd.SOLVER,
+    strassen.SOLVER,
     winograd_integer.SOLVER,
     fft.SOLVER,
     folded.SOLVER,

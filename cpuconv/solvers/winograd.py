@@ -50,10 +50,6 @@ _HALVES: dict[int, tuple[float, ...]] = {  # the positive points, by input tile 
 POINTS = {a: (0.0,) * (a > 1 and a % 2 == 0) + tuple(x for p in half for x in (p, -p)) for a, half in _HALVES.items()}
 LARGEST = {False: 12, True: 8}  # input tile of an axis, if both axes are transformed: the error grows with either
 CLOSED = {False: (4, 6, 8, 10, 12), True: (4, 6, 7, 8)}  # those of networks with open sizes
-LARGEST_ERROR = 5e-5  # that a tile may state: half of what its accuracy class promises
-_ROUNDINGS = 0.7  # of a unit in the last place, by the square root of summed products: the most that was measured
-_IN_TRANSFORMS = 9  # the transforms round as much as the sum of so many products
-_PRICE = 4000  # share of its time that a tile is charged for an error of one: 4% for 1e-5
 _MOST_KERNEL = 7  # rows or columns of a kernel
 _MOST_TILES = 4  # tile sizes worth trying
 _WEIGHTS_READ = 8  # reading a weight from L3 takes as long as using it for this many tiles
@@ -116,13 +112,9 @@ def amplification(m: int, r: int) -> float:
 def error(problem: ConvProblem, m: Size) -> float:
     """The largest error of unit-normal data that a tile size states, relative to the largest output.
 
-    Errors of the axes multiply; those of a sum grow as the square root of its terms.
+    Errors of the axes multiply.
     """
-    return _error_of_sums(problem) * amplification(m[0], problem.r) * amplification(m[1], problem.s)
-
-
-def _error_of_sums(problem: ConvProblem) -> float:
-    return _ROUNDINGS * 2**-24 * math.sqrt(problem.cg + _IN_TRANSFORMS)
+    return transformed.error_of_sums(problem) * amplification(m[0], problem.r) * amplification(m[1], problem.s)
 
 
 @functools.lru_cache(maxsize=64)
@@ -150,7 +142,7 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
         return "the kernel is 1x1"
     if problem.stride != (1, 1):
         return f"the stride is {problem.stride}"
-    if _error_of_sums(problem) * _least_amplification(problem.r, problem.s) > LARGEST_ERROR:
+    if transformed.error_of_sums(problem) * _least_amplification(problem.r, problem.s) > transformed.LARGEST_ERROR:
         return f"the sums are of {problem.cg} channels, too many for its error"
     return transformed.whole_groups(problem, isa, BY_NAME["fma"])
 
@@ -194,7 +186,7 @@ def able_forms(problem: ConvProblem, closed: bool = False) -> tuple[np.ndarray, 
     down, across = problem.dilation
     _, figures, amplified = figures_of(problem.r, problem.s, closed)
     worth_it = (figures[1] < divide(problem.oh, down)) & (figures[3] < divide(problem.ow, across))
-    able = np.flatnonzero(worth_it & (_error_of_sums(problem) * amplified <= LARGEST_ERROR))
+    able = np.flatnonzero(worth_it & (transformed.error_of_sums(problem) * amplified <= transformed.LARGEST_ERROR))
     rows, _, cols, _, count, forward, backward = figures[:, able]
     high, wide = transformed.cuts(problem.oh, rows, down), transformed.cuts(problem.ow, cols, across)
     return able, transformed.Forms(max(1, problem.n) * high * wide, count, count, forward, backward)
@@ -240,7 +232,7 @@ def alike(problem: ConvProblem, isa: Isa, params: Params) -> Iterator[Params]:
     """Those that give the bits of other parameters: of their tile size, whether it is one of the best or not; the plane
     may be smaller than a tile."""
     m = params.rows, params.cols
-    if m in figures_of(problem.r, problem.s)[0] and error(problem, m) <= LARGEST_ERROR:
+    if m in figures_of(problem.r, problem.s)[0] and error(problem, m) <= transformed.LARGEST_ERROR:
         yield from _of_size(problem, isa, m)
 
 
@@ -277,7 +269,7 @@ def _form(problem: ConvProblem, m: Size, machine: Machine) -> Form:
     forward, backward = _tile_operations((problem.r, problem.s), m)
     operations = _slots(machine) * forward, _slots(machine) * backward
     planes = Planes(math.prod(outer(problem, m)))
-    charge = 1 + _PRICE * error(problem, m)
+    charge = transformed.charge(error(problem, m))
     return transformed.form(problem, machine, m, planes, operations, problem.dilation, charge)
 
 

@@ -18,7 +18,7 @@ from cpuconv.kernels.packing.packed_formats import Panels, Transformed
 from cpuconv.kernels.transforms.fft import GAUSS, REGULAR
 from cpuconv.memory.aligned import aligned
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers import fft, im2col, winograd
+from cpuconv.solvers import fft, im2col, strassen, winograd
 from support import oracle, packed
 from support.guarded import EDGES, named, place
 from support.strided import VIEWS
@@ -87,6 +87,8 @@ def variants(solver) -> Iterator[ConvProblem]:
         options = [replace(home, c=n * home.cg, k=n * home.kg, groups=n) for n in (1, lanes - 1, lanes, 2 * lanes + 3)]
     else:
         sizes = ((1, 1), (2, lanes - 1), (lanes + 1, lanes), (2 * lanes - 3, 3 * lanes + 1), (5 * lanes, 4 * lanes))
+        if solver is strassen.SOLVER:  # pairs of blocks alone
+            sizes = tuple((2 * a * lanes, 2 * b * lanes) for a, b in ((1, 1), (3, 1), (1, 4)))
         options = [replace(home, c=c, k=k) for c, k in sizes]
         options += [replace(home, c=3 * lanes, k=3 * 2 * lanes, groups=3), replace(home, c=lanes * 2, k=6, groups=2)]
     options += [replace(home, dilation=(2, 3)), replace(home, r=1, s=4, pads=(0,) * 4), replace(home, r=9, s=8)]

@@ -21,6 +21,7 @@ from cpuconv.memory.aligned import ALIGNMENT
 from cpuconv.problem import reference
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers import BY_NAME, TABLE, fft, winograd
+from cpuconv.solvers.shared import transformed
 from cpuconv.solvers.shared.solver import Solver
 from support import oracle
 from support.geometry import of, problems, upto
@@ -164,6 +165,8 @@ LIKELY: dict[str, list[dict[str, Any]]] = {  # what a solver may claim, where it
                       for layout in (LAST, LAST, {"in_layout": of("NHWC")})]
                      + [{**POINT, **STEPS, **LAST, **GROUPS}],
     "winograd": [STEPS, {**STEPS, **GROUPS}],
+    "strassen": [{**POINT, **STEPS, **layout, "groups": of(1), "cg": of(2 * LANES, 4 * LANES),
+                  "kg": of(2 * LANES, 6 * LANES)} for layout in ({}, LAST)],
     "direct": [{}, GROUPS],
     "first_layer": [{}, {**GROUPS, "cg": of(1, 3, LANES), "kg": of(LANES)}],
     "im2col": [{}, {**GROUPS, "cg": of(1, 3, LANES), "kg": of(1, 3, LANES)}],
@@ -246,7 +249,7 @@ def test_winograd_tiles(a, r, s, monkeypatch):
         oracle.check(problem, names(problem)[0])
         oracle.check(replace(problem, activation=None, residual=False, threads=oracle.THREADS), names(problem)[-1])
     deep = ConvProblem(1, 512, 2 * m + r - 1, 3 * n + s - 1, 64, r, s)
-    if winograd.error(deep, (m, n)) <= winograd.LARGEST_ERROR:
+    if winograd.error(deep, (m, n)) <= transformed.LARGEST_ERROR:
         oracle.check(deep, names(deep)[0])
     else:
         assert not names(deep)

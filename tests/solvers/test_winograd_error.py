@@ -14,6 +14,7 @@ from cpuconv.isa import current
 from cpuconv.problem import reference
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers import winograd
+from cpuconv.solvers.shared import transformed
 from cpuconv.tuning.checking import ERROR_LIMITS
 from support import oracle
 
@@ -74,12 +75,12 @@ def test_transforms_are_exact_in_float32(a):
 
 def test_no_tile_breaks_the_promise_of_its_class():
     few = convolution(64, (6, 6), 3, 3)
-    assert ERROR_LIMITS[winograd.SOLVER.accuracy] > winograd.LARGEST_ERROR
+    assert ERROR_LIMITS[winograd.SOLVER.accuracy] > transformed.LARGEST_ERROR
     for channels in (64, 4096, 65536):
         problem = replace(few, c=channels)
         assert winograd.applicable(problem, ISA) is None
         found = winograd.tile_sizes(problem)
-        assert found and all(winograd.error(problem, m) <= winograd.LARGEST_ERROR for m in found)
+        assert found and all(winograd.error(problem, m) <= transformed.LARGEST_ERROR for m in found)
     assert (6, 6) in winograd.tile_sizes(few) and (6, 6) not in winograd.tile_sizes(replace(few, c=65536))
     assert "too many" in winograd.applicable(replace(few, c=2**34), ISA)
 
@@ -101,7 +102,7 @@ def test_of_tiles_that_take_as_long_the_more_accurate_is_chosen(monkeypatch):
         return params.rows, params.cols
 
     charged = winograd.error(problem, chosen())
-    monkeypatch.setattr(winograd, "_PRICE", 0)
+    monkeypatch.setattr(transformed, "_PRICE", 0)
     free = winograd.error(problem, chosen())
     monkeypatch.undo()
     model._costed.cache_clear()

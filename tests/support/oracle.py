@@ -30,7 +30,8 @@ from support.strided import apart
 
 SENTINEL = np.float32(-7.25e33)
 THREADS = min(2, maximum_threads())
-GROUP = max(2, current().lanes // 4)  # channels of a group that share a vector with others
+LANES = current().lanes
+GROUP = max(2, LANES // 4)  # channels of a group that share a vector with others
 
 # A problem that a solver is made for, by its name; one without a line takes the first that it can run.
 HOME: dict[str, ConvProblem] = {
@@ -38,6 +39,7 @@ HOME: dict[str, ConvProblem] = {
     "pointwise": ConvProblem(1, 20, 9, 11, 40, 1, 1),
     "planar": ConvProblem(1, 20, 9, 11, 40, 1, 1),
     "channels_last": ConvProblem(1, 20, 9, 11, 48, 1, 1, in_layout="NHWC", out_layout="NHWC"),
+    "strassen": ConvProblem(1, 2 * LANES, 9, 11, 4 * LANES, 1, 1, in_layout="NHWC", out_layout="NHWC"),
     "first_layer": ConvProblem(1, 3, 17, 15, 40, 3, 3, (2, 2), (1, 1, 1, 1)),
     "fft": ConvProblem(1, 20, 13, 30, 40, 5, 7, pads=(2, 2, 3, 3)),
     "depthwise": ConvProblem(1, 37, 9, 11, 37, 3, 3, pads=(1, 1, 1, 1), groups=37),

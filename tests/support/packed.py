@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
 from cpuconv.conv.recipe import Candidate
 from cpuconv.isa import Isa
-from cpuconv.kernels.packing.packed_formats import Mixed, Panels, Scalars, Transformed
+from cpuconv.kernels.packing.packed_formats import BlockPairs, Mixed, Panels, Scalars, Transformed
 from cpuconv.kernels.transforms.fft import REGULAR
 from cpuconv.kernels.transforms.winograd import winograd_weights
 from cpuconv.problem.integers import divide
@@ -79,6 +80,13 @@ def winograd_planes(problem: ConvProblem, params: winograd.Params, weight: np.nd
     return planes.reshape(-1, problem.k, problem.cg)
 
 
+def strassen_planes(lanes: int, weight: np.ndarray) -> np.ndarray:
+    """Factors of the seven products: (7, K / 2, C / 2), in float64; halves are the even and the odd blocks."""
+    blocks = weight.astype(np.float64).reshape(len(weight) // lanes, lanes, -1, lanes)
+    (b11, b21), (b12, b22) = ([blocks[k::2, :, c::2].reshape(len(weight) // 2, -1) for c in range(2)] for k in range(2))
+    return np.stack([b11, b21, b22, b22 - b12 + b11 - b21, b12 - b11, b22 - b12 + b11, b22 - b12])
+
+
 def spectrum(weight: np.ndarray, dilation: tuple[int, int], rows: int, cols: int, products: int) -> np.ndarray:
     """Planes (count, K, C) in float64 of weights (K, C, R, S), in the order that `plane_count` names.
 
@@ -113,6 +121,9 @@ def expected(problem: ConvProblem, candidate: Candidate, isa: Isa, weight: np.nd
         packed = scalars(problem, params.n, weight)
     elif isinstance(form, Mixed):
         packed = lanewise(problem, isa, weight)
+    elif isinstance(form, BlockPairs):
+        halved = replace(problem, c=problem.c // 2, k=problem.k // 2)
+        packed = transformed(halved, params.v, isa, strassen_planes(isa.lanes, weight))
     elif isinstance(form, Transformed) and form.transform.kernel is winograd_weights:
         packed = transformed(problem, params.v, isa, winograd_planes(problem, params, weight))
     else:

@@ -238,21 +238,28 @@ class Transformed(TabledPacking):
     def _group(self) -> int:
         return (self.singles + 2 * self.pairs) * self._plane
 
+    @property
+    def _taps(self) -> int:
+        return self.r * self.s * self.filters.lanes * F32.bytes
+
     def job(self, strides: tuple[int, ...]) -> Job:
         """See `TabledPacking`."""
-        filters, scratch = self.filters, self.transform.tile.scratch
+        scratch = self.transform.tile.scratch
+        most = max(1, min(self.c, _BUFFER // self._taps, _SCRATCH // scratch if scratch else self.c))
+        return self._job(strides, divide(self.c, divide(self.c, most)))  # pieces of about equal size; the last overlaps
+
+    def _job(self, strides: tuple[int, ...], channels: int, apart: int = 1) -> Job:
+        """Make the job for pieces of so many channels; blocks of channels and of filters are `apart` blocks apart."""
+        filters, taps, scratch = self.filters, self._taps, self.transform.tile.scratch
         vector = filters.lanes * F32.bytes
-        taps = self.r * self.s * vector
-        most = max(1, min(self.c, _BUFFER // taps, _SCRATCH // scratch if scratch else self.c))
-        channels = divide(self.c, divide(self.c, most))  # pieces of about equal size; the last overlaps
         places = np.arange(channels * self.r * self.s).reshape(channels, self.r, self.s) * vector
         elements = elements_of(strides[1:], places, places.size)
         first = np.minimum(np.arange(divide(self.c, channels)) * channels, self.c - channels)
         pieces = np.empty((len(first), PIECE_WORDS), np.int64)
-        pieces[:, 0], pieces[:, 3] = first * strides[1], first * filters.row
+        pieces[:, 0], pieces[:, 3] = apart * first * strides[1], first * filters.row
         pieces[:, 1], pieces[:, 2] = 0, len(elements.spans)
         distances = distances_of(np.arange(filters.lanes) * strides[0], filters.k)
-        vectors = filters.table(strides[0], self._group, self._panel, self.singles * self._plane, distances)
+        vectors = filters.table(apart * strides[0], self._group, self._panel, self.singles * self._plane, distances)
         return job_of(
             filters,
             vectors,
@@ -264,3 +271,16 @@ class Transformed(TabledPacking):
             scratch=channels * scratch,
             transform=self.transform,
         )
+
+
+@dataclass(frozen=True)
+class BlockPairs(Transformed):
+    """`Transformed` of 1x1 weights (2·K, 2·C, 1, 1), whose taps [2 of K][2 of C] are pairs of adjacent channel blocks.
+
+    Blocks have as many channels as vectors have lanes, and `c` is a multiple of it.
+    """
+
+    def job(self, strides: tuple[int, ...]) -> Job:
+        """See `TabledPacking`."""
+        lanes, (filters, channels) = self.filters.lanes, strides[:2]
+        return self._job((filters, channels, lanes * filters, lanes * channels), lanes, 2)

@@ -215,9 +215,10 @@ def _sum_segment(
             read = [part * tile.v + j for part in range(2 if tile.complex else product.cuts) for j in range(tile.used)]
             places = {at: vec.offset(now.w, (k * tile.vectors + at) * size) for at in read}
             weights = {at: product.load(vec, place, tile.v * size) for at, place in places.items()}
-        for j, (row, col) in itertools.product(range(tile.used), tile.pixels if elements else ()):
-            place = (row * tile.cols + col) * tile.used + j
-            sums[place] = product.add(vec, elements.scalar(row, col, k), weights[j], sums[place])
+        if elements:
+            for j, (row, col) in itertools.product(range(tile.used), tile.pixels):
+                place = (row * tile.cols + col) * tile.used + j
+                sums[place] = product.add(vec, elements.scalar(row, col, k), weights[j], sums[place])
         for row, col in () if elements else tile.pixels:
             address = vec.offset(vec.offset(starts[row], operands.columns[col]), 4 * k * tile.ks)
             for target, part, scalar, negative in _factors(tile, product, vec, address, row):

@@ -1,7 +1,8 @@
-"""What Winograd and FFT share: block sizes, packed weights, and cost."""
+"""What Winograd, Strassen and FFT share: stated errors, block sizes, packed weights, and cost."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -25,6 +26,10 @@ from cpuconv.symbolic.sizes import greatest, least, now
 
 Size = tuple[int, int]  # rows and columns
 
+LARGEST_ERROR = 5e-5  # that a candidate may state: half of what its accuracy class promises
+_ROUNDINGS = 0.7  # of a unit in the last place, by the square root of summed products: the most that was measured
+_IN_TRANSFORMS = 9  # the transforms round as much as the sum of so many products
+_PRICE = 4000  # share of its time that a candidate is charged for an error of one: 4% for 1e-5
 _L2_SHARES = (0.1, 0.35, 1.0)  # transforms of a block: candidates in shares of L2
 _L3_SHARE = 0.3  # transforms of all tiles at once, when they fit in this share of L3
 _FUSED_SHARE = 0.75  # of L2: larger blocks leave it, and a frequency then passes over all output channels at once
@@ -39,6 +44,20 @@ _MISS = 1.0  # cycles that a vector costs beside its load or store: it is in L2,
 _MISS_BACK = 2 * _MISS  # back, products are in L2 as well
 _CALL = 20  # cycles of the driver for a transform
 _STREAM_TILES = 12  # fewer tiles a block than this, and weights stream faster than they are used
+
+
+def error_of_sums(problem: ConvProblem) -> float:
+    """The largest error of direct sums of unit-normal data, relative to the largest output.
+
+    It grows as the square root of the terms; transforms multiply it.
+    """
+    return _ROUNDINGS * 2**-24 * math.sqrt(problem.cg + _IN_TRANSFORMS)
+
+
+def charge(error: float) -> float:
+    """Factor on the estimate of a candidate that states an error: of two that take nearly as long, the more accurate
+    one is chosen."""
+    return 1 + _PRICE * error
 
 
 def axis_places(size: int, tile: int, step: int) -> list[tuple[int, int]]:
@@ -105,8 +124,10 @@ def sizes(
     planes: Planes,
     shares: Sequence[float] = _L2_SHARES,
     dilation: Size = (1, 1),
+    fused_share: float = _FUSED_SHARE,
 ) -> Iterator[tuple[int, int, int, int]]:
-    """(v, n, block, chunk) worth trying for output tiles of size `m`; blocks take `shares` of L2."""
+    """(v, n, block, chunk) worth trying for output tiles of size `m`; blocks take `shares` of L2, and those of up to
+    `fused_share` form the products of a chunk that fits."""
     reduction, seen = planes.words(problem.cg), planes.seen(isa)
     vectors = divide(problem.kg, isa.lanes)
     total = tile_grid(problem, m, dilation)[2]
@@ -119,7 +140,7 @@ def sizes(
     listed, line = set(), planes.count * isa.lanes * F32.bytes
     for count in dict.fromkeys(divide(total, block) for block in blocks):  # of equal blocks
         least, block = total // count, divide(total, count)  # no GEMM tile is wider than the least
-        fused = block * per_tile <= _FUSED_SHARE * machine.l2
+        fused = block * per_tile <= fused_share * machine.l2
         if planes.pairs:
             found_tiles = complex_tiles(seen, vectors, least, reduction, _TILES)
         else:
