@@ -1,22 +1,27 @@
 """Compare `torch.compile(backend="cpuconv")` with PyTorch's other ways to run: `python -m bench.torch --help`.
 
 Twelve modules of torchvision, with random weights, one image of 224x224: eager, eager in channels_last, Inductor with
-frozen weights, OpenVINO's backend, and ours. All are timed in turns in one process. A way that is missing or fails is
-left out of a module's row.
+frozen weights, the same with `max_autotune` (whose compilation takes minutes), OpenVINO's backend, and ours. All are
+timed in turns in one process. A way that is missing or fails is left out of a module's row.
 """
 
 from __future__ import annotations
 
 import importlib
+import json
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from tabulate import tabulate
 
+from baselib.files import write_whole
 from bench import options
+from bench.report import replaced
 
 MODULES = (
     "resnet50", "mobilenet_v3_large", "efficientnet_b0", "densenet121", "convnext_tiny", "regnet_y_400mf",
@@ -25,6 +30,9 @@ MODULES = (
 SIZE = 224  # pixels of a side
 SECONDS = 0.2  # duration of one timing
 OURS = "cpuconv"
+PAGE = Path("docs/pytorch.md")
+Call = Callable[[], object]
+Figures = dict[str, dict[str, float]]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,49 +42,62 @@ def main(argv: Sequence[str] | None = None) -> int:
     p.add_argument("--modules", default=",".join(MODULES), help="modules of torchvision.models")
     p.add_argument("--ways", default=",".join(WAYS), help=f"ways among {', '.join(WAYS)}")
     p.add_argument("--first", action="store_true", help="seconds until the first result, instead of times of calls")
+    p.add_argument(
+        "--page", nargs="+", type=Path, metavar="FILE", help=f"write the table of {PAGE} from files of --json"
+    )
     args = p.parse_args(argv)
+    if args.page:
+        write_whole({PAGE: replaced(PAGE, table([json.loads(file.read_text()) for file in args.page]), "torch")})
+        return 0
     import torch
 
     torch.set_num_threads(args.threads)
     warnings.simplefilter("ignore")
-    rows, data = [], {}
+    data = {"unit": "s" if args.first else "ms", "threads": args.threads, "modules": {}}
     with torch.no_grad():
         for name in args.modules.split(","):
-            figures = measured(name, args.ways.split(","), args)
-            data[name] = figures
-            others = [each["median"] for way, each in figures.items() if way != OURS]
-            ratio = min(others) / figures[OURS]["median"] if others and OURS in figures else float("nan")
-            times = [f"{figures[way]['median']:.2f}" if way in figures else "-" for way in args.ways.split(",")]
-            rows.append((name, *times, f"{ratio:.2f}"))
-            print("  ".join(rows[-1]), flush=True)
-    unit = "s" if args.first else "ms"
-    print(
-        tabulate(rows, ("module", *(f"{way} {unit}" for way in args.ways.split(",")), "ratio"), disable_numparse=True)
-    )
-    ratios = [float(row[-1]) for row in rows if row[-1] != "nan"]
-    if ratios:
-        print(
-            f"\nbest of the others over ours: geomean {statistics.geometric_mean(ratios):.2f}, worst {min(ratios):.2f}"
-        )
-    options.write_json(args.json, {"unit": unit, "threads": args.threads, "modules": data})
+            torch._dynamo.reset()  # not between ways, whose compiled code it would discard
+            calls, first = prepared(name, args.ways.split(","), args.threads)
+            data["modules"][name] = first if args.first else timed(calls, args.rounds)
+            options.write_json(args.json, data)
+    print(table([data]))
     return 0
 
 
-def measured(name: str, ways: Sequence[str], args: Any) -> dict[str, dict[str, float]]:
-    """Best and median time of a module by each way."""
+def table(runs: Sequence[dict[str, Any]]) -> str:
+    """Table of measured runs, and the geometric mean and minimum of the ratios of each."""
+    parts = []
+    for run in runs:
+        found = {way for figures in run["modules"].values() for way in figures}
+        ways = [way for way in WAYS if way in found]
+        rows, ratios = [], []
+        for name, figures in run["modules"].items():
+            times = {way: each["median"] for way, each in figures.items()}
+            others = [time for way, time in times.items() if way != OURS]
+            ratios += [min(others) / times[OURS]] if others and OURS in times else []
+            cells = [f"{times[way]:.2f}" if way in times else "-" for way in ways]
+            rows.append((name, *cells, f"{ratios[-1]:.2f}"))
+        heads = ("module", *(f"{way} {run['unit']}" for way in ways), "ratio")
+        parts.append(tabulate(rows, heads, "github", disable_numparse=True))
+        means = f"geometric mean {statistics.geometric_mean(ratios):.2f}, minimum {min(ratios):.2f}"
+        parts.append(f"Threads: {run['threads']}. Fastest other way over cpuconv: {means}.")
+    return "\n\n".join(parts)
+
+
+def prepared(name: str, ways: Sequence[str], threads: int) -> tuple[dict[str, Call], Figures]:
+    """Calls of a module by each way, compiled, and the seconds until the first result."""
     import torch
 
     models = importlib.import_module("torchvision.models")
-    calls: dict[str, Callable[[], object]] = {}
-    first: dict[str, dict[str, float]] = {}
+    calls: dict[str, Call] = {}
+    first: Figures = {}
     for way in ways:
-        torch._dynamo.reset()
         torch.manual_seed(0)
         made = {"weights_backbone": None} if name in models.list_models(module=models.segmentation) else {}
         module = models.get_model(name, weights=None, **made).eval()
         try:
             begin = time.perf_counter()
-            calls[way] = WAYS[way](module, torch.randn(1, 3, SIZE, SIZE), args.threads)
+            calls[way] = WAYS[way](module, torch.randn(1, 3, SIZE, SIZE), threads)
             calls[way]()
             seconds = time.perf_counter() - begin
             first[way] = {"best": seconds, "median": seconds}
@@ -84,16 +105,19 @@ def measured(name: str, ways: Sequence[str], args: Any) -> dict[str, dict[str, f
         except Exception as error:  # other packages fail in any way
             calls.pop(way, None)
             print(f"{name}: {way} failed: {str(error)[:120]}")
-    if args.first:
-        return first
-    rounds: dict[str, list[float]] = {way: [] for way in calls}
-    for _ in range(args.rounds):
+    return calls, first
+
+
+def timed(calls: Mapping[str, Call], rounds: int) -> Figures:
+    """Best and median milliseconds of each call, timed in turns."""
+    times: dict[str, list[float]] = {way: [] for way in calls}
+    for _ in range(rounds):
         for way, call in calls.items():
-            rounds[way].append(milliseconds(call))
-    return {way: {"best": min(times), "median": statistics.median(times)} for way, times in rounds.items()}
+            times[way].append(milliseconds(call))
+    return {way: {"best": min(each), "median": statistics.median(each)} for way, each in times.items()}
 
 
-def milliseconds(call: Callable[[], object]) -> float:
+def milliseconds(call: Call) -> float:
     """Time of one call, as the mean of calls that take `SECONDS` together."""
     count, begin = 0, time.perf_counter()
     while (now := time.perf_counter()) < begin + SECONDS:
@@ -102,18 +126,18 @@ def milliseconds(call: Callable[[], object]) -> float:
     return (now - begin) / count * 1e3
 
 
-def _eager(module: Any, x: Any, threads: int) -> Callable[[], object]:
+def _eager(module: Any, x: Any, threads: int) -> Call:
     return lambda: module(x)
 
 
-def _channels_last(module: Any, x: Any, threads: int) -> Callable[[], object]:
+def _channels_last(module: Any, x: Any, threads: int) -> Call:
     import torch
 
     last, image = module.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
     return lambda: last(image)
 
 
-def _inductor(module: Any, x: Any, threads: int) -> Callable[[], object]:
+def _inductor(module: Any, x: Any, threads: int, autotune: bool = False) -> Call:
     import torch
     import torch._inductor.config as inductor
 
@@ -121,21 +145,22 @@ def _inductor(module: Any, x: Any, threads: int) -> Callable[[], object]:
         with inductor.patch(freezing=True):  # read when the first call compiles
             return fast(x)
 
-    fast = torch.compile(module, options={"max_autotune": True, "freezing": True})
+    fast = torch.compile(module, options={"max_autotune": autotune, "freezing": True})
     call()
     return lambda: fast(x)
 
 
-def _openvino(module: Any, x: Any, threads: int) -> Callable[[], object]:
+def _openvino(module: Any, x: Any, threads: int) -> Call:
     import torch
 
     importlib.import_module("openvino.torch")
     config = {"INFERENCE_NUM_THREADS": str(threads), "INFERENCE_PRECISION_HINT": "f32", "NUM_STREAMS": "1"}
-    fast = torch.compile(module, backend="openvino", options={"device": "CPU", "config": config})
+    settings = {"device": "CPU", "config": config, "aot_autograd": True}  # without it, compilation fails in torch 2.14
+    fast = torch.compile(module, backend="openvino", dynamic=False, options=settings)
     return lambda: fast(x)
 
 
-def _ours(module: Any, x: Any, threads: int) -> Callable[[], object]:
+def _ours(module: Any, x: Any, threads: int) -> Call:
     import torch
 
     if OURS not in torch._dynamo.list_backends():  # the package is not installed
@@ -146,11 +171,12 @@ def _ours(module: Any, x: Any, threads: int) -> Callable[[], object]:
     return lambda: fast(x)
 
 
-WAYS: dict[str, Callable[[Any, Any, int], Callable[[], object]]] = {
+WAYS: dict[str, Callable[[Any, Any, int], Call]] = {
     "eager": _eager,
     "channels_last": _channels_last,
+    "openvino": _openvino,  # before others that compile, as it cannot compile code for a second time
     "inductor": _inductor,
-    "openvino": _openvino,
+    "max_autotune": partial(_inductor, autotune=True),
     OURS: _ours,
 }
 

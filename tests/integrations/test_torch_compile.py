@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,26 +11,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
-from torch.utils import _pytree as pytree  # noqa: E402
 
 from cpuconv.errors import CpuconvWarning  # noqa: E402
 from cpuconv.integrations.torch_compile import backend, calling  # noqa: E402
-from support.torch_backend import NAME, register  # noqa: E402
-
-BOUND = 2e-5
+from support.torch_backend import NAME, Function, Net, compiled, fresh, images, same  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
 def registered() -> Iterator[None]:
-    """The backend by its name, also where the package is not installed, and nothing compiled before."""
-    register()
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
-    backend._warned.clear()
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("error", CpuconvWarning)
+    with fresh():
         yield
 
 
@@ -47,51 +36,6 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr(calling.Part, "__init__", counted)
     return made
-
-
-class Net(nn.Module):
-    """A convolution with a norm, and a linear layer."""
-
-    def __init__(self, channels: int = 8) -> None:
-        super().__init__()
-        self.conv, self.norm = nn.Conv2d(3, channels, 3), nn.BatchNorm2d(channels)
-        self.norm.running_mean.normal_()
-        self.linear = nn.Linear(channels, 5)
-
-    def forward(self, x: Any) -> Any:
-        y = F.relu(self.norm(self.conv(x)), inplace=True)
-        return self.linear(y.mean((2, 3)))
-
-
-class Function(nn.Module):
-    """A convolution, and a function of its input and result."""
-
-    def __init__(self, function: Any) -> None:
-        super().__init__()
-        self.conv, self.function = nn.Conv2d(3, 4, 3, padding=1), function
-
-    def forward(self, x: Any) -> Any:
-        return self.function(x, self.conv(x))
-
-
-def images(*sizes: int) -> Any:
-    return torch.randn(*(sizes or (2, 3, 8, 9)))
-
-
-def compiled(module: Any, **options: Any) -> Any:
-    return torch.compile(module.eval() if isinstance(module, nn.Module) else module, backend=NAME, **options)
-
-
-def same(results: Any, expected: Any) -> None:
-    """Equal trees of tensors, up to rounding, with equal strides."""
-    (got, tree), (wanted, other) = pytree.tree_flatten(results), pytree.tree_flatten(expected)
-    assert tree == other
-    for a, b in zip(got, wanted, strict=True):
-        if isinstance(b, torch.Tensor):
-            assert a.shape == b.shape and a.dtype == b.dtype and a.stride() == b.stride()
-            assert torch.allclose(a, b, rtol=BOUND, atol=BOUND, equal_nan=True)
-        else:
-            assert a == b
 
 
 def test_entry_point() -> None:
@@ -124,44 +68,6 @@ def test_channels_last_in_and_out() -> None:
     same(fast(turned), net(turned))
 
 
-def test_changed_weights() -> None:
-    """Every kind of update is noticed: in place, loaded, through `.data`, replaced."""
-    net, other, x = Net(), Net(), images()
-    fast = compiled(net)
-    same(fast(x), net(x))
-    for update in (
-        lambda: net.conv.weight.mul_(1.5),
-        lambda: net.linear.weight[0, 0].add_(5),
-        lambda: net.load_state_dict(other.state_dict()),
-        lambda: net.linear.weight.data.mul_(0.5),
-        lambda: net.norm.running_var.data.fill_(3),
-        lambda: setattr(net.conv.weight, "data", torch.randn(8, 3, 3, 3)),
-        lambda: setattr(net.linear, "weight", nn.Parameter(torch.randn(5, 8))),
-        lambda: net.load_state_dict(Net().state_dict(), assign=True),
-        lambda: nn.init.zeros_(net.linear.bias),
-    ):
-        update()
-        same(fast(x), net(x))
-
-
-def test_changed_numbers() -> None:
-    """With open sizes, numbers of layers are inputs that Dynamo does not guard."""
-    net, x = Net(), images()
-    fast = compiled(net, dynamic=True)
-    same(fast(x), net(x))
-    net.norm.eps = 0.5
-    same(fast(x), net(x))
-
-
-def test_channels_last_weights() -> None:
-    """Updates through `.data` of weights in channels_last are noticed."""
-    net, x = Net().to(memory_format=torch.channels_last), images()
-    fast = compiled(net)
-    same(fast(x), net(x))
-    net.conv.weight.data.mul_(2)
-    same(fast(x), net(x))
-
-
 def test_instances_share_code(parts: list[Any]) -> None:
     """Two instances of a class, called in turns: weights of each are packed once."""
     nets, x = [Net(), Net()], images()
@@ -170,17 +76,6 @@ def test_instances_share_code(parts: list[Any]) -> None:
         for net, each in zip(nets, fast, strict=True):
             same(each(x), net(x))
     assert len(parts) == 2
-
-
-def test_shared_weights() -> None:
-    """Layers with the same parameters."""
-    first, second = nn.Conv2d(3, 3, 3, padding=1), nn.Conv2d(3, 3, 3, padding=2, dilation=2)
-    second.weight = first.weight
-    net = nn.Sequential(first, nn.ReLU(), second, first)
-    fast, x = compiled(net), images()
-    same(fast(x), net(x))
-    first.weight.add_(1)
-    same(fast(x), net(x))
 
 
 def test_compiled_twice() -> None:
@@ -305,16 +200,6 @@ def test_gradients_and_training() -> None:
     same(again(x), trained(x))
 
 
-def test_inference_mode() -> None:
-    """Inference tensors have no versions."""
-    with torch.inference_mode():
-        net, x = Net().eval(), images()
-        fast = compiled(net)
-        same(fast(x), net(x))
-        net.linear.weight.mul_(2)
-        same(fast(x), net(x))
-
-
 def test_graph_breaks() -> None:
     """A program that Dynamo divides: one warning with the reason."""
 
@@ -383,6 +268,20 @@ def test_saved(tmp_path: Path) -> None:
     same(loaded(net, x), net(x))
     net.conv.weight.mul_(2)
     same(loaded(net, x), net(x))
+
+
+@pytest.mark.skipif(not hasattr(torch.compiler, "set_default_backend"), reason="torch before 2.13")
+def test_default_backend(parts: list[Any]) -> None:
+    """The backend of a whole program; `isolate_recompiles` gives each call of `torch.compile` its own graphs."""
+    net, x = Net().eval(), images()
+    torch.compiler.set_default_backend(NAME)
+    try:
+        fast = [torch.compile(net, isolate_recompiles=True, recompile_limit=1, dynamic=False) for _ in range(2)]
+        for each, size in zip(fast, (8, 9), strict=True):
+            same(each(x[..., :size]), net(x[..., :size]))
+    finally:
+        torch.compiler.set_default_backend("inductor")
+    assert len(parts) == 2
 
 
 def test_options() -> None:

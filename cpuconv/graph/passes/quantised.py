@@ -295,11 +295,16 @@ def _move_before_dequantize(graph: Graph, node: Node) -> Rewrite | None:
         graph.producer(node.inputs[0]),
         graph.users(node.outputs[0]),
     )
-    if x is None or source is None or not x.one or any(each.op == "QuantizeLinear" for each in reader):
+    if x is None or source is None or any(each.op == "QuantizeLinear" for each in reader):
         return None
-    maker = Maker(graph, node)
-    moved = maker.node(node.op, x.name, *node.inputs[1:], part="moved", **node.attributes)
-    maker.node("DequantizeLinear", moved, *source.inputs[1:], **source.attributes)
+    maker, weights = Maker(graph, node), constant(graph, x.name)
+    if x.one:
+        axis, moved = x.axis, maker.node(node.op, x.name, *node.inputs[1:], part="moved", **node.attributes)
+    elif node.op == "Transpose" and weights is not None and (perm := node["perm"]):
+        axis, moved = perm.index(x.axis % len(perm)), maker.constant(weights.transpose(perm), "weight")
+    else:
+        return None
+    maker.node("DequantizeLinear", moved, *source.inputs[1:], **{**source.attributes, "axis": axis})
     return maker.done()
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import operator
 import pickle
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,8 +40,8 @@ class CompiledGraph(SerializableCallable):
     def __init__(self, traced: Traced, options: Mapping[str, Any], captured: fx.GraphModule | None = None) -> None:
         self._traced, self._options, self._captured = traced, dict(options), captured
         self._warned = False
-        self._static = traced.static
-        self._made: list[tuple[Snapshot, Any]] = []
+        self._weights = _getter(traced.static)
+        self._made: list[tuple[Snapshot, Callable[[Sequence[Any]], list[Any]]]] = []
         self._making = Lock(brief=False)
 
     def __call__(self, *args: Any) -> list[Any]:
@@ -48,9 +49,9 @@ class CompiledGraph(SerializableCallable):
         traced = self._traced
         if traced.numbers and any(float(args[at]) != number for at, number in traced.numbers):
             return self._with_other_numbers(args)
-        weights = [args[at] for at in self._static]
-        run = next((run for known, run in self._made if known.fits(weights)), None) or self._prepared(weights, args)
-        results = [*run(*args)]
+        weights = self._weights(args)
+        run = next((run for known, run in self._made if known.fits(weights)), None) or self._prepared(weights)
+        results: list[Any] = run(args)
         if traced.writes:
             for at, place in traced.writes:
                 args[at].copy_(results[place])
@@ -65,7 +66,7 @@ class CompiledGraph(SerializableCallable):
             raise ArgumentError("Numbers must be those that the saved function was compiled with.")
         return self._captured(*args)
 
-    def _prepared(self, weights: Sequence[torch.Tensor], args: Sequence[Any]) -> Any:
+    def _prepared(self, weights: Sequence[torch.Tensor]) -> Any:
         """The function of all inputs for some parameters."""
         with self._making:
             known = next((run for known, run in self._made if known.fits(weights)), None)
@@ -73,13 +74,13 @@ class CompiledGraph(SerializableCallable):
                 return known
             same = [entry for entry in self._made if all(map(lambda a, b: a is b, weights, entry[0].tensors))]
             snapshot = Snapshot(weights)
-            run = self._compiled(dict(zip(self._static, weights, strict=True)))
+            run = self._compiled(dict(zip(self._traced.static, weights, strict=True)))
             others = [entry for entry in self._made if entry not in same]
             self._made = [(snapshot, run), *others[: _KEPT - 1]]
             return run
 
     def _compiled(self, weights: Mapping[int, torch.Tensor]) -> Any:
-        """Compile the parts of the graph for some parameters."""
+        """Compile the parts of the graph for some parameters; return a function of all inputs."""
         module = copy_module(self._traced.module)
         inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
         constants: dict[fx.Node, Any] = {inputs[at]: tensor.detach() for at, tensor in weights.items()}
@@ -100,8 +101,14 @@ class CompiledGraph(SerializableCallable):
         for node in [*fused.graph.nodes]:
             if node.op == "call_module":
                 self._bind(fused, node, known)
+        places = [node for node in fused.graph.nodes if node.op == "placeholder"]
+        needed = [at for at, node in enumerate(places) if node.users]
+        for node in places:
+            if not node.users:
+                fused.graph.erase_node(node)
         fused.recompile()
-        return fused.forward
+        select, run = _getter(needed), fused.forward
+        return lambda args: [*run(*select(args))]
 
     def _bind(self, module: fx.GraphModule, node: fx.Node, known: Mapping[str, Any]) -> None:
         """Compile a part, and let the graph call it; PyTorch computes a part that cannot be compiled."""
@@ -201,6 +208,13 @@ class Part:
 
 
 _TENSOR = torch.empty(0)
+
+
+def _getter(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """Make a function that returns the items of a sequence at some places."""
+    if len(places) > 1:
+        return operator.itemgetter(*places)
+    return lambda items: [items[at] for at in places]
 
 
 def _inverse(order: Sequence[int] | None) -> list[int] | None:

@@ -9,6 +9,7 @@ import torch
 from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from cpuconv.reading.aten.decomposing import decompose
 from cpuconv.reading.aten.emitter import Unsupported
 from cpuconv.reading.aten.functional import is_view, make_functional, storages, viewed
 from cpuconv.reading.aten.fx_reader import is_check
@@ -80,6 +81,7 @@ def traced(captured: fx.GraphModule, example_inputs: Sequence[Any]) -> Traced:
                     raise Unsupported("an output that is a view of an input that is written to")
                 same.append((at, places.index(node)))
     output.args = ([*values, *changed.values()],)
+    decompose(graph)
     made.recompile()
     static = tuple(at for at, node in enumerate(inputs) if _STATIC in (node.meta.get("tensor_dict") or {}))
     return Traced(made, static, numbers, tuple(writes), tuple(same))

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import ctypes
 import operator
 from collections.abc import Sequence
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import torch
 
+from cpuconv.integrations.torch_compile.tensor_state import MEMORY, State, place
 from cpuconv.reading.aten.tensors import memory_order
 
+_BYTES = 16384  # compared at each call
+_TENSOR_BYTES = 1024  # cost of one more tensor or part, as that of bytes
 _NEAR = 256  # words among which one that is not 0 is searched
-_WORD = 4  # bytes
-_address = torch.Tensor.data_ptr
-_version = operator.attrgetter("_version")
+_WORD = MEMORY.itemsize
 
 
 class Snapshot:
-    """State of tensors: which objects they are, the addresses and versions of their elements, and one word of each.
+    """State of tensors: which objects they are, their `State`, one word of each, and checksums of all elements.
 
-    Versions count all updates in place except those through `.data`. These are noticed if they change a word in the
-    middle of a tensor, as updates of whole tensors do.
+    Versions count all updates in place except those through `.data`. These are noticed at once if they change a word
+    in the middle of a tensor, as updates of whole tensors do. Checksums notice all others: each call compares those of
+    the next part of the elements, of `_BYTES` bytes.
 
     Parameters
     ----------
@@ -32,37 +34,49 @@ class Snapshot:
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self.tensors = tuple(tensors)
-        self._counted = not any(each.is_inference() for each in tensors)
-        self._addresses = [*map(_address, tensors)]
-        self._versions = [*map(_version, tensors)] if self._counted else []
-        self._memory, self._places = _places(tensors)
-        self._words = self._memory[self._places]
+        self._state = State(self.tensors)
+        dense = [_bytes(each) for each in tensors]
+        self._state.record(np.array([_telling(each) for each in dense if each.size >= 2 * _WORD], np.int64))
+        self._parts = _parts(dense)
+        self._next = 0
 
     def fits(self, tensors: Sequence[Any]) -> bool:
-        """Whether these are the same tensors, unchanged."""
-        return (
-            all(map(operator.is_, tensors, self.tensors))
-            and [*map(_address, tensors)] == self._addresses
-            and (not self._counted or [*map(_version, tensors)] == self._versions)
-            and bool((self._memory[self._places] == self._words).all())
-        )
+        """Whether these are the same tensors, unchanged as far as this call can tell."""
+        if not all(map(operator.is_, tensors, self.tensors)) or not self._state.unchanged():
+            return False
+        at = self._next
+        self._next = at + 1 if at + 1 < len(self._parts) else 0
+        return all([crc32(part) == found for part, found in self._parts[at]])
 
 
-def _places(tensors: Sequence[torch.Tensor]) -> tuple[np.ndarray, np.ndarray]:
-    """Memory that holds all tensors as words, and the index of one word of each in it."""
-    dense = [each for each in tensors if each.is_contiguous() or memory_order(each) is not None]
-    ends = [(each.data_ptr(), each.numel() * each.element_size()) for each in dense]
-    ends = [(start, size // _WORD) for start, size in ends if size >= _WORD and start % _WORD == 0]
-    if not ends:
-        return np.zeros(0, np.int32), np.zeros(0, np.intp)
-    base = min(start for start, _ in ends)
-    count = (max(start + words * _WORD for start, words in ends) - base) // _WORD
-    memory = np.frombuffer((ctypes.c_int32 * count).from_address(base), np.int32)
-    return memory, np.array([_telling(memory, (start - base) // _WORD, words) for start, words in ends], np.intp)
+def _bytes(tensor: torch.Tensor) -> np.ndarray:
+    """Memory of a tensor's elements; none for tensors with gaps."""
+    dense = tensor.is_contiguous() or memory_order(tensor) is not None
+    size = tensor.numel() * tensor.element_size() if dense else 0
+    whole = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
+    start = tensor.storage_offset() * tensor.element_size()
+    array: np.ndarray = whole.numpy()[start : start + size]
+    return array
 
 
-def _telling(memory: np.ndarray, start: int, words: int) -> int:
-    """Index of a word that is not 0, so that a factor changes it; near the middle of its tensor."""
-    first = start + words // 2
-    near = memory[first : min(first + _NEAR, start + words)]
-    return first + int(np.argmax(near != 0))
+def _telling(array: np.ndarray) -> int:
+    """Position of an aligned word that is not 0, so that a factor changes it; near the middle of its tensor."""
+    first = -array.ctypes.data % _WORD
+    words = array[first : first + (array.size - first) // _WORD * _WORD].view(np.int64)
+    middle = len(words) // 2
+    return place(words.ctypes.data) + middle + int(np.argmax(words[middle : middle + _NEAR] != 0))
+
+
+def _parts(arrays: Sequence[np.ndarray]) -> list[list[tuple[memoryview, int]]]:
+    """Parts of the elements with their checksums: a list for each call, in turns."""
+    parts: list[list[tuple[memoryview, int]]] = [[]]
+    room = _BYTES
+    for array in arrays:
+        for at in range(0, array.size, _BYTES - _TENSOR_BYTES):
+            part = array[at : at + _BYTES - _TENSOR_BYTES].data
+            if room < part.nbytes + _TENSOR_BYTES:
+                parts.append([])
+                room = _BYTES
+            parts[-1].append((part, crc32(part)))
+            room -= part.nbytes + _TENSOR_BYTES
+    return parts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -121,7 +121,7 @@ class Emitter:
 
         Returns the name of its output, or with `count` a list of names.
         """
-        names = ["" if each is None else self.operand(each) for each in inputs]
+        names = ["" if each is None else str(self.operand(each)) for each in inputs]
         outputs = [self.names.fresh(f"{self.origin}.{op}") for _ in range(count)]
         stated = {name: value for name, value in attributes.items() if value is not None}
         self.nodes.append(TABLE[op].node(trimmed(names), outputs, self.origin, **stated))
@@ -229,3 +229,22 @@ class Emitter:
         for each in plain[2:]:
             dtype = torch.result_type(torch.empty(1, dtype=dtype, device="meta"), each)
         return dtype
+
+
+def batched(rank: int | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorate an adapter of images so that one image without an axis of the batch gets one, and loses it again.
+
+    `rank` is that of a batch; None: that of the weights, which are the first argument after the images.
+    """
+
+    def decorate(apply: Callable[..., Any]) -> Callable[..., Any]:
+        def adapter(b: Emitter, x: Any, *args: Any, **attributes: Any) -> Any:
+            wanted = rank or args[0].rank
+            if x.rank == wanted:
+                return apply(b, x, *args, **attributes)
+            one = Operand.of(b.add("Unsqueeze", x, b.integers(0)), x.meta[None])
+            return b.add("Squeeze", apply(b, one, *args, **attributes), b.integers(0))
+
+        return adapter
+
+    return decorate

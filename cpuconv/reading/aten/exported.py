@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from cpuconv.errors import SourceError
 from cpuconv.graph.ir import Graph
 from cpuconv.reading.aten import fx_reader
+from cpuconv.reading.aten.decomposing import decompose
 from cpuconv.reading.aten.emitter import Unsupported
 from cpuconv.reading.aten.functional import make_functional
 from cpuconv.reading.aten.regions import inline_regions
@@ -95,6 +96,7 @@ def read_program(program: ExportedProgram, name: str = "program") -> Graph:
                 inputs[node] = node.name
         elif node.op == "get_attr":
             constants[node] = getattr(program.graph_module, node.target)
+    decompose(graph)
     outputs = dict(zip(_output_names(program), _outputs(graph), strict=True))
     made = {label: node for label, node in outputs.items() if isinstance(node, fx.Node)}
     if not made:

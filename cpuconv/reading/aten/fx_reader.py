@@ -40,7 +40,11 @@ class Read(NamedTuple):
 
 def adapter_of(node: fx.Node) -> Any:
     """The adapter of a node's operator; None if there is none."""
-    target = node.target
+    return adapter(node.target)
+
+
+def adapter(target: Any) -> Any:
+    """The adapter of an operator; None if there is none."""
     if not isinstance(target, torch._ops.OpOverload):
         return SIZES.get(target)
     name = target._schema.name.removeprefix("aten::")
@@ -213,7 +217,7 @@ class _Reader:
         emitter = self.emitter
         emitter.names.add(outputs)
         for label, node in outputs.items():
-            name, meta = emitter.operand(self.values[node]), node.meta["val"]
+            name, meta = str(emitter.operand(self.values[node])), node.meta["val"]
             tensor = isinstance(meta, torch.Tensor)  # else an open size
             order = memory_order(meta) if tensor and self.keep_order else None
             if order is not None:
@@ -237,9 +241,14 @@ def _symbol(size: Any) -> int | str | None:
 
 
 def _is_foldable(node: fx.Node) -> bool:
-    """Whether an operator of constants may be computed when the graph is read: not if it draws, or is very large."""
+    """Whether an operator of constants may be computed when the graph is read.
+
+    Not if it draws, is very large, or dequantises weights, which stay integers.
+    """
     if not isinstance(node.target, torch._ops.OpOverload):
         return True
+    if node.target._opname.startswith("dequantize"):
+        return False
     meta = node.meta.get("val")
     sizes = [each.numel() for each in (meta if isinstance(meta, (list, tuple)) else [meta]) if hasattr(each, "numel")]
     drawn = torch.Tag.nondeterministic_seeded in node.target.tags

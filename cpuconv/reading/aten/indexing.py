@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
-from cpuconv.reading.aten.emitter import END, INT64, Emitter, Unsupported, fixed
+from cpuconv.reading.aten.emitter import END, Emitter, Unsupported, fixed
 from cpuconv.reading.aten.shapes import sliced
 
 
@@ -76,10 +75,11 @@ def _index_put(b: Emitter, x: Any, indices: Sequence[Any], values: Any, accumula
         return b.add("Where", mask, values, x)
     if any(each.dtype == torch.bool for each in given):
         raise Unsupported("with masks")
-    shape = torch.broadcast_shapes(*(each.meta.shape for each in given))
+    joint = torch.broadcast_shapes(*(each.meta.shape for each in given))
+    shape = b.shape(given[0]) if len(given) == 1 else [*map(fixed, joint)]
     before = axes[0] if axes == [*range(axes[0], axes[0] + len(axes))] else 0  # whole axes before neighbouring indices
-    rest = [size for axis, size in enumerate(b.out.shape) if axis not in axes]
-    updates = b.add("Expand", values, b.integers(*map(fixed, (*rest[:before], *shape, *rest[before:]))))
+    rest = [size for axis, size in enumerate(b.shape(x)) if axis not in axes]
+    updates = b.add("Expand", values, b.sizes([*rest[:before], *shape, *rest[before:]]))
     if before:
         order = [
             *range(before, before + len(shape)),
@@ -128,8 +128,6 @@ def _between(b: Emitter, x: Any, part: Any, axis: int, start: int, end: int) -> 
 
 def _scattered(b: Emitter, x: Any, axis: int, index: Any, source: Any, reduction: str = "none") -> str:
     """Copy of x in which single elements along an axis are written."""
-    if reduction not in ("none", "add"):
-        raise Unsupported(f"with reduction {reduction}")
     if isinstance(source, (int, float)):
         source = b.add("Expand", b.cast(source, b.out.dtype), b.add("Shape", index))
     elif source.sizes != index.sizes:
@@ -137,19 +135,24 @@ def _scattered(b: Emitter, x: Any, axis: int, index: Any, source: Any, reduction
     return b.add("ScatterElements", x, index, source, axis=axis, reduction=reduction)
 
 
+def _scatter_reduced(b: Emitter, x: Any, axis: int, index: Any, source: Any, reduce: str, own: bool = True) -> str:
+    """Copy of x in which single elements along an axis are combined with others."""
+    if reduce == "mean" or not own:
+        raise Unsupported("of means, or without the elements themselves")
+    return _scattered(b, x, axis, index, source, {"sum": "add", "prod": "mul", "amax": "max", "amin": "min"}[reduce])
+
+
+def _masked(b: Emitter, x: Any, mask: Any) -> str:
+    """Elements at which a mask is true."""
+    if x.sizes != mask.sizes:
+        raise Unsupported("of another shape")
+    return b.add("Compress", x, b.add("Reshape", mask, b.integers(-1)))
+
+
 def _one_hot(b: Emitter, x: Any, classes: int = -1) -> str:
     if classes == -1:
         raise Unsupported("without a number of classes")
     return b.add("OneHot", x, b.integers(classes), torch.tensor([0, 1]), axis=-1)
-
-
-def _suppressed(b: Emitter, boxes: Any, scores: Any, threshold: float) -> str:
-    """Indices of the boxes that `torchvision.ops.nms` keeps, by descending scores."""
-    found = b.add(
-        "NonMaxSuppression", b.add("Unsqueeze", boxes, b.integers(0)), b.add("Unsqueeze", scores, b.integers(0, 1)),
-        b.integers(END), b.array(np.array([threshold], np.float32)),
-    )  # fmt: skip
-    return b.add("Gather", found, b.number(2, INT64), axis=1)
 
 
 ADAPTERS: dict[str, Callable[..., Any] | None] = {
@@ -164,9 +167,10 @@ ADAPTERS: dict[str, Callable[..., Any] | None] = {
     "scatter.src": _scattered,
     "scatter.value": _scattered,
     "scatter_add": lambda b, x, axis, index, source: _scattered(b, x, axis, index, source, "add"),
+    "scatter_reduce.two": _scatter_reduced,
     "select_scatter": _select_scatter,
     "slice_scatter": _slice_scatter,
+    "masked_select": _masked,
     "one_hot": _one_hot,
     "nonzero": lambda b, x: b.add("Transpose", b.add("NonZero", x), perm=[1, 0]),
-    "torchvision::nms": _suppressed,
 }

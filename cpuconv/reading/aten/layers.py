@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from cpuconv.reading.aten.emitter import Emitter, Operand, Unsupported
+from cpuconv.reading.aten.emitter import INT64, Emitter, Operand, Unsupported, batched
 
 _SHORT = {0: "zeros", 1: "border", 2: "reflection"}
 _GRID_MODES = {0: "linear", 1: "nearest", 2: "cubic"}
@@ -19,25 +19,6 @@ def _each(value: Any, count: int) -> list[int]:
     """One number per spatial axis; a single number is that of all."""
     values = [value] if isinstance(value, int) else [*value]
     return values * count if len(values) == 1 else values
-
-
-def batched(rank: int | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorate an adapter of images so that one image without an axis of the batch gets one, and loses it again.
-
-    `rank` is that of a batch; None: that of the weights, which are the first argument after the images.
-    """
-
-    def decorate(apply: Callable[..., Any]) -> Callable[..., Any]:
-        def adapter(b: Emitter, x: Any, *args: Any, **attributes: Any) -> Any:
-            wanted = rank or args[0].rank
-            if x.rank == wanted:
-                return apply(b, x, *args, **attributes)
-            one = Operand.of(b.add("Unsqueeze", x, b.integers(0)), x.meta[None])
-            return b.add("Squeeze", apply(b, one, *args, **attributes), b.integers(0))
-
-        return adapter
-
-    return decorate
 
 
 # --- convolutions and products ---------------------------------------------------------------------------------------
@@ -150,15 +131,31 @@ def _response_norm(b: Emitter, x: Any, size: int, alpha: float, beta: float, k: 
 
 def _max_pool(axes: int) -> Callable[..., Any]:
     @batched(axes + 2)
-    def apply(b: Emitter, x: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool) -> Any:
+    def apply(
+        b: Emitter, x: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool, count: int = 1
+    ) -> Any:
         kernel, padding, dilation = (_each(each, axes) for each in (kernel, padding, dilation))
         strides = _each(stride, axes) if stride else kernel
         return b.add(
             "MaxPool", x, kernel_shape=kernel, strides=strides, pads=padding * 2, dilations=dilation,
-            ceil_mode=int(ceil_mode),
+            ceil_mode=int(ceil_mode), count=count,
         )  # fmt: skip
 
     return apply
+
+
+def _max_pool_with_indices(axes: int) -> Callable[..., list[str]]:
+    """Make an adapter of maxima and their positions in each plane, which are a node of their own: few read them."""
+
+    @batched(axes + 2)
+    def places(b: Emitter, x: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool) -> str:
+        _, index = _max_pool(axes)(b, x, kernel, stride, padding, dilation, ceil_mode, count=2)
+        plane: Any = b.number(1, INT64)
+        for size in b.shape(x)[2:]:
+            plane = b.add("Mul", plane, b.operand(size))
+        return b.add("Mod", index, plane)
+
+    return lambda b, *args: [_max_pool(axes)(b, *args), places(b, *args)]
 
 
 def _first_of(adapter: Callable[..., Any]) -> Callable[..., Any]:
@@ -173,12 +170,13 @@ def _average_pool(axes: int) -> Callable[..., str]:
         divisor: int | None = None,
     ) -> str:  # fmt: skip
         kernel, padding = _each(kernel, axes), _each(padding, axes)
-        if divisor:
-            raise Unsupported("with a divisor")
-        return b.add(
+        if divisor and ceil_mode:
+            raise Unsupported("with a divisor and ceil_mode")
+        y: str = b.add(
             "AveragePool", x, kernel_shape=kernel, strides=_each(stride, axes) if stride else kernel, pads=padding * 2,
-            ceil_mode=int(ceil_mode), count_include_pad=int(include_pad),
+            ceil_mode=int(ceil_mode), count_include_pad=int(include_pad or bool(divisor)),
         )  # fmt: skip
+        return b.add("Mul", y, b.cast(math.prod(kernel) / divisor, b.out.dtype)) if divisor else y
 
     return apply
 
@@ -301,6 +299,7 @@ ADAPTERS: dict[str, Callable[..., Any] | None] = {
     "baddbmm": _addmm,
     **dict.fromkeys(("matmul", "mm", "bmm", "mv", "dot"), lambda b, x, y: b.add("MatMul", x, y)),
     "einsum": _einsum,
+    **dict.fromkeys(("det", "linalg_det"), lambda b, x: b.add("Det", x)),
     "batch_norm": _batch_norm,
     "_native_batch_norm_legit_no_training": lambda b, x, w, bias, mean, variance, momentum, eps: [
         _batch_norm(b, x, w, bias, mean, variance, False, momentum, eps), "", ""],
@@ -313,7 +312,7 @@ ADAPTERS: dict[str, Callable[..., Any] | None] = {
     "rms_norm": _rms_norm,
     "local_response_norm": _response_norm,
     **{f"max_pool{axes}d": _max_pool(axes) for axes in (1, 2, 3)},
-    **{f"max_pool{axes}d_with_indices": _first_of(_max_pool(axes)) for axes in (1, 2, 3)},
+    **{f"max_pool{axes}d_with_indices": _max_pool_with_indices(axes) for axes in (1, 2, 3)},
     **{f"avg_pool{axes}d": _average_pool(axes) for axes in (1, 2, 3)},
     **{f"{prefix}adaptive_avg_pool{axes}d": _adaptive(axes, True) for prefix in ("", "_") for axes in (1, 2, 3)},
     **{f"adaptive_max_pool{axes}d": _first_of(_adaptive(axes, False)) for axes in (1, 2, 3)},

@@ -172,6 +172,11 @@ def _no_dropout(b: Emitter, x: Any, p: float, train: bool | None = True) -> Any:
     return x
 
 
+def _hyperbolic(op: str) -> Callable[..., str]:
+    """Make an adapter of half the sum or difference of exp(x) and exp(-x)."""
+    return lambda b, x: scaled(b, b.add(op, b.add("Exp", x), b.add("Exp", b.add("Neg", x))), 0.5)
+
+
 def _log_of(base: float) -> Callable[..., str]:
     return lambda b, x: scaled(b, b.add("Log", b.cast(x, b.out.dtype)), 1 / math.log(base))
 
@@ -205,9 +210,15 @@ def _arange(b: Emitter, *args: Any) -> str:
 
 
 ADAPTERS: dict[str, Callable[..., Any] | None] = {
+    "tan": lambda b, x: b.add("Div", b.add("Sin", b.cast(x, b.out.dtype)), b.add("Cos", b.cast(x, b.out.dtype))),
+    **{name: _hyperbolic(op) for name, op in (("sinh", "Sub"), ("cosh", "Add"))},
+    "erfc": lambda b, x: b.add("Sub", b.cast(1.0, b.out.dtype), b.add("Erf", b.cast(x, b.out.dtype))),
+    "exp2": lambda b, x: b.add("Exp", scaled(b, b.cast(x, b.out.dtype), math.log(2))),
     **{name: unary(name.capitalize()) for name in (
         "abs", "neg", "exp", "sqrt", "log", "erf", "sin", "cos", "floor", "ceil", "round", "sign", "reciprocal",
         "relu", "sigmoid", "tanh", "selu", "mish", "softsign")},
+    "round.decimals": None,
+    "rrelu": lambda b, x, low, high, *_: b.add("LeakyRelu", x, alpha=(low + high) / 2),
     "silu": _activation("Swish"),
     "hardswish": unary("HardSwish"),
     "hardsigmoid": _activation("HardSigmoid", alpha=1 / 6, beta=0.5),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from cpuconv.reading.aten.emitter import INT64, Emitter, Operand, Unsupported
+from cpuconv.reading.aten.emitter import INT64, Emitter, Operand
 
 
 def _axes(b: Emitter, x: Operand, axes: Any) -> str | None:
@@ -52,9 +52,8 @@ def _index_of(op: str) -> Callable[..., str]:
     def apply(b: Emitter, x: Any, axis: int | None, keepdim: bool) -> str:
         if axis is not None:
             return b.add(op, x, axis=axis, keepdims=int(keepdim))
-        if keepdim:
-            raise Unsupported("over all axes with keepdim")
-        return b.add("Squeeze", b.add(op, b.add("Reshape", x, b.integers(-1)), axis=0), b.integers(0))
+        first = b.add(op, b.add("Reshape", x, b.integers(-1)), axis=0)
+        return b.add("Reshape", first, b.integers(*([1] * x.rank if keepdim else [])))
 
     return apply
 
@@ -98,13 +97,18 @@ def _var(root: bool = False, mean: bool = False) -> Callable[..., Any]:
 
 
 def _norm(b: Emitter, x: Any, order: Any = 2, axes: Any = None, keepdim: bool = False, dtype: Any = None) -> str:
-    """Vector norm of order 1, 2 or infinity."""
+    """Vector norm of any order."""
     order = 2 if order is None else order
     x, over = b.cast(x, b.out.dtype), _axes(b, x, axes)
     if abs(order) == math.inf:
         return b.add("ReduceMax" if order > 0 else "ReduceMin", b.add("Abs", x), over, keepdims=int(keepdim))
+    if order == 0:
+        counted = b.add("Cast", b.add("Cast", x, to=np.dtype(np.bool_)), to=b.dtype(b.out.dtype))
+        return b.add("ReduceSum", counted, over, keepdims=int(keepdim))
     if order not in (1, 2):
-        raise Unsupported(f"of order {order}")
+        powers = b.add("Pow", b.add("Abs", x), b.cast(float(order), b.out.dtype))
+        whole = b.add("ReduceSum", powers, over, keepdims=int(keepdim))
+        return b.add("Pow", whole, b.cast(1 / order, b.out.dtype))
     return b.add(f"ReduceL{int(order)}", x, over, keepdims=int(keepdim))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from cpuconv.reading.aten.emitter import END, INT64, Emitter, Unsupported, fixed
+from cpuconv.reading.aten.emitter import END, INT64, Emitter, Operand, Unsupported, batched, fixed
 from cpuconv.reading.aten.numbers import converted
 
 
@@ -89,9 +89,14 @@ def _repeated(b: Emitter, x: Any, counts: Sequence[Any]) -> str:
 
 def _repeated_each(b: Emitter, x: Any, count: Any, axis: int | None = None, size: Any = None) -> str:
     """Repeat each element along an axis."""
-    if axis is None or not isinstance(count, int):
-        raise Unsupported("without an axis, or with counts")
+    if axis is None:
+        x, axis = Operand.of(b.add("Reshape", x, b.integers(-1)), x.meta.flatten()), 0
     axis %= x.rank
+    if not isinstance(count, int):
+        if count.known is None:
+            raise Unsupported("with counts that are not constant")
+        each = count.known.expand(x.size(axis)) if count.rank == 1 else count.known
+        return b.add("Gather", x, torch.arange(x.size(axis)).repeat_interleave(each), axis=axis)
     ones = [1] * (x.rank + 1)
     ones[axis + 1] = count
     tiled = b.add("Tile", b.add("Unsqueeze", x, b.integers(axis + 1)), b.integers(*ones))
@@ -185,7 +190,8 @@ def _rolled(b: Emitter, x: Any, shifts: Any, axes: Any) -> str:
     """Shift along axes; elements that leave at one end enter at the other."""
     shifts, axes = ([each] if isinstance(each, int) else each for each in (shifts, axes))
     if not axes:
-        raise Unsupported("of all axes")
+        flat = Operand.of(b.add("Reshape", x, b.integers(-1)), x.meta.flatten())
+        return b.add("Reshape", _rolled(b, flat, shifts, [0]), b.sizes(b.shape(x)))
     y = x
     for shift, axis in zip(shifts, axes, strict=True):
         if x.sizes[axis] is not None:
@@ -219,10 +225,9 @@ def _windows(b: Emitter, x: Any, axis: int, size: int, step: int) -> str:
     return b.add("Transpose", y, perm=[*order, axis + 1])
 
 
+@batched(4)
 def _columns(b: Emitter, x: Any, kernel: Sequence[int], dilation: Any, padding: Any, stride: Any) -> str:
     """Windows of images as columns: `nn.Unfold`."""
-    if x.rank != 4:
-        raise Unsupported("of one image")
     y, meta = _padded(b, x, [padding[1]] * 2 + [padding[0]] * 2), x.meta
     for axis in (0, 1):
         size = meta.shape[2 + axis] + 2 * padding[axis]
@@ -271,6 +276,7 @@ ADAPTERS: dict[str, Callable[..., Any] | None] = {
     "repeat": _repeated,
     "tile": _repeated,
     "repeat_interleave.self_int": _repeated_each,
+    "repeat_interleave.self_Tensor": _repeated_each,
     "cat": _joined,
     "concat": _joined,
     "concatenate": _joined,

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from cpuconv.reading.aten import indexing, layers, numbers, recurrent, reductions, shapes
+from cpuconv.reading.aten import indexing, layers, numbers, quantised, recurrent, reductions, shapes, vision
 from cpuconv.reading.aten.emitter import INT64, Emitter, Size, fixed
 
 Adapter = Callable[..., Any]
@@ -17,10 +17,12 @@ Adapter = Callable[..., Any]
 ATEN: dict[str, Adapter | None] = {
     **layers.ADAPTERS,
     **numbers.ADAPTERS,
+    **quantised.ADAPTERS,
     **recurrent.ADAPTERS,
     **reductions.ADAPTERS,
     **shapes.ADAPTERS,
     **indexing.ADAPTERS,
+    **vision.ADAPTERS,
     "sym_size": lambda b, x, axis: b.size_of(x, axis),
 }
 """Adapters by name, or by name and overload. They take the emitter, and all arguments of the operator's schema.
