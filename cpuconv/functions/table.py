@@ -125,6 +125,7 @@ FUNCTIONS: dict[str, Function] = {
     "sin": Function(np.sin, 14),
     "cos": Function(np.cos, 15),
     "prelu": Function(lambda x, slope: np.where(x < 0, x * slope, x), 1.5),
+    "where": Function(lambda seen, x, y: np.asarray(np.where(seen != 0, x, y)), 1),
     "above": Function(lambda x, threshold: np.where(x > threshold, x, 0), 1),
 }
 """Functions by the names that expressions and activations use."""

@@ -11,8 +11,8 @@ import numpy as np
 from autotune.machine.memory import free_bytes
 from cpuconv.errors import SourceError
 from cpuconv.graph.ir import Node, Value
-from cpuconv.graph.limits import check_rank
 from cpuconv.memory.free_memory import SMALL, check_bytes, check_fits
+from cpuconv.protos.limits import check_rank
 from cpuconv.symbolic.sizes import now
 
 MAX_STEPS = 40_000  # folded nodes of bodies, counted per execution: a second or two

@@ -15,8 +15,8 @@ import numpy as np
 from autotune.machine.cores import thread_counts
 from cpuconv.conv.choice.layout_candidates import LayoutCandidate
 from cpuconv.conv.choice.target import Target
+from cpuconv.functions.draws import timed_draws
 from cpuconv.graph.ir import Value
-from cpuconv.graph.ops.drawing import timed_draws
 from cpuconv.kernels.binding.processor import join_seconds
 from cpuconv.memory.arenas import Arenas
 from cpuconv.network.running.building import build

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from cpuconv.errors import ArgumentError, SourceError, must
+from cpuconv.functions.draws import Draws
 from cpuconv.graph.ir import Graph, Node, trimmed
 from cpuconv.graph.ops import TABLE, names_of
-from cpuconv.graph.ops.drawing import Draws
 
 
 class Reader(Protocol):

@@ -9,9 +9,9 @@ import numpy as np
 
 from cpuconv.errors import SourceError
 from cpuconv.graph.ir import Node, Value
-from cpuconv.graph.limits import check_rank
 from cpuconv.graph.stopping import Stop, check
 from cpuconv.protos import elements, wire
+from cpuconv.protos.limits import check_rank
 from cpuconv.protos.messages import NodeProto
 from cpuconv.reading.tensors import outside
 

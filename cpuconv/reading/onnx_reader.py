@@ -14,11 +14,11 @@ import numpy as np
 from cpuconv.errors import ArgumentError, SourceError, must
 from cpuconv.graph import control
 from cpuconv.graph.ir import Graph, Node, Value, trimmed
-from cpuconv.graph.limits import check_nodes
 from cpuconv.graph.ops import OWN, TABLE
 from cpuconv.names import Names
 from cpuconv.protos import messages, operators, wire
 from cpuconv.protos.inlining import inlined
+from cpuconv.protos.limits import check_nodes
 from cpuconv.reading import schemas
 from cpuconv.reading.adapters import REPLACED, adapted, control_form
 from cpuconv.reading.contrib import CONTRIB, DOMAIN, STANDARD_DOMAIN, converted

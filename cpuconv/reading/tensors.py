@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from cpuconv.errors import SourceError
-from cpuconv.graph.limits import check_rank
 from cpuconv.memory.free_memory import check_bytes
 from cpuconv.memory.mapped_files import contents
 from cpuconv.protos import elements
+from cpuconv.protos.limits import check_rank
 from cpuconv.protos.messages import EXTERNAL, Record, TensorProto
 
 LONG = 1 << 12  # bytes from which elements are not copied

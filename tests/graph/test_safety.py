@@ -20,9 +20,9 @@ from onnx import TensorProto, helper  # noqa: E402
 
 import cpuconv  # noqa: E402
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError  # noqa: E402
-from cpuconv.graph import limits  # noqa: E402
 from cpuconv.memory import free_memory, mapped_files  # noqa: E402
 from cpuconv.network import folding  # noqa: E402
+from cpuconv.protos import limits  # noqa: E402
 from cpuconv.reading.onnx_reader import read  # noqa: E402
 from support.damage.damageable import damageable, looping, nested  # noqa: E402
 from support.damage.onnx_mutations import mutated  # noqa: E402

@@ -40,7 +40,7 @@ from cpuconv.kernels.elementwise.driver import MOST_OPERANDS, crossed, elementwi
 from cpuconv.kernels.elementwise.expression import Constant, Expression, Operand, apply
 from cpuconv.problem.quantization import bounds
 
-_INT8_DTYPES = (U8.dtype, S8.dtype)
+_INT8_DTYPES, _BOOL = (U8.dtype, S8.dtype), np.dtype(bool)
 Form = Callable[..., Any]  # maps node and operands (None: absent) to an expression or None
 
 # --- forms ----------------------------------------------------------------------------------------------------------
@@ -192,6 +192,7 @@ FORMS: dict[str, Form] = {
     "Floor": _plain("floor"),
     "Ceil": _plain("ceil"),
     "Round": _plain("round"),
+    "Where": _plain("where"),
     # quantisation
     "QuantizeLinear": _quantize,
     "DequantizeLinear": _dequantize,
@@ -206,7 +207,8 @@ SIGNATURES = {
     **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Pow", "PRelu"), _TWO),
     **dict.fromkeys(("Min", "Max", "Sum", "Mean"), _MANY),
     "Clip": "x: float32 (S...), low?: float32|number, high?: float32|number -> y: float32 (S...)",
-    "Elementwise": "x*: uint8|int8|int32|float32|number ~(S...) -> y: uint8|int8|float32 (S...)",
+    "Elementwise": "x*: bool|uint8|int8|int32|float32|number ~(S...) -> y: uint8|int8|float32 (S...)",
+    "Where": "seen: bool|number ~(S...), x: float32|number ~(S...), y: float32|number ~(S...) -> z: float32 (S...)",
     "QuantizeLinear": f"x: float32 (S...), {_SCALE_AND_ZERO} -> y: uint8|int8 (S...)",
     "DequantizeLinear": f"x: uint8|int8|int32 (S...), {_SCALE_AND_ZERO} -> y: float32 (S...)",
 }
@@ -227,8 +229,8 @@ def expression_of(node: Node, inputs: Inputs) -> Expression | None:
     if node.op == "QuantizeLinear":
         types |= {inputs[1].dtype, node["precision"] or FLOAT32}  # type of the quotient
         return tree if types == {FLOAT32} and _type_of(node, inputs) in _INT8_DTYPES else None
-    if node.op in ("DequantizeLinear", "Elementwise"):
-        supported = types <= {FLOAT32, S32.dtype, *_INT8_DTYPES}
+    if node.op in ("DequantizeLinear", "Elementwise", "Where"):
+        supported = types <= {FLOAT32, _BOOL, S32.dtype, *_INT8_DTYPES}
         return tree if supported and _type_of(node, inputs) in (FLOAT32, *_INT8_DTYPES) else None
     return tree if types == {FLOAT32} else None
 
@@ -266,7 +268,7 @@ def _type_of(node: Node, inputs: Inputs) -> np.dtype:
         return quantised_type(node, given(inputs, 2))
     if node.op == "DequantizeLinear":
         return node["output_dtype"] or inputs[1].dtype
-    return node.attributes.get("to") or inputs[0].dtype
+    return node.attributes.get("to") or inputs[1 if node.op == "Where" else 0].dtype
 
 
 def _operand(position: int, value: Value | None) -> Expression | None:
@@ -288,12 +290,11 @@ def _all_channels(value: Any, shape: Sequence[int]) -> bool:
 
 
 def _form_with_blocks(value: Any, shape: Sequence[int]) -> str | None:
-    """Form that an operand needs next to others in channel blocks; None if there is none."""
+    """Form that an operand needs next to others in channel blocks, "": packed at compilation; None if there is none."""
     if not _all_channels(value, shape):
         return STRIDED
-    if len(value.shape) == len(shape):
-        return BLOCKED
-    return "" if value.array is not None else None  # of lower rank: packed at compilation
+    full = len(value.shape) == len(shape)
+    return None if value.dtype == _BOOL or not (full or value.array is not None) else BLOCKED if full else ""
 
 
 def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
@@ -305,10 +306,10 @@ def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     if 0 in shape:
         return []
     read = {position: inputs[position] for position in tree.operands}
-    rounds = {value.dtype for value in read.values()} == {result} == {FLOAT32}
+    rounds = result == FLOAT32 and {value.dtype for value in read.values()} <= {FLOAT32, _BOOL}
     orders = (DENSE, CHANNELS_LAST) if len(shape) in (3, 4) and target.channels_last else (DENSE,)
     kinds = target.forms(STRIDED) if rounds else (STRIDED,)
-    free = [at for at, value in read.items() if value.array is None]
+    free = [at for at, value in read.items() if value.array is None and value.dtype != _BOOL]
     wide = len(free) > 2  # of two operands, one may be bfloat16 and the other float32
     mixed = ([each] * len(free) for each in kinds) if wide else itertools.product(kinds, repeat=len(free))
     typed = [dict(zip(free, each, strict=True)) for each in mixed]
@@ -345,7 +346,7 @@ def _plain_form(value: Value, shape: Sequence[int], plain: str, form: str) -> st
 
 
 def _lower(call: Call) -> list[Step]:
-    (output,) = call.outputs
+    output = call.y
     values = [place and Value(place.shape, place.number, place.array) for place in call.inputs]
     read, tree = _compact(call.node, _operands(values))
     operands, copies = [], []
@@ -363,6 +364,7 @@ def _place(call: Call, position: int, output: TensorView) -> TensorView:
     """View of an operand; a constant of lower rank is packed into the channel blocks of the output."""
     place = call.inputs[position]
     assert place is not None
+    place = replace(place, dtype=U8.dtype) if place.dtype == _BOOL else place
     array, shape, block = place.array, (1, *place.shape), call.target.isa.block(place.element)
     if call.offer.inputs[position] or array is None:
         return place

@@ -20,7 +20,7 @@ from cpuconv.graph.ops.base import EXACT, REQUIRED, Arrays, Inputs, Op, axis_in,
 from cpuconv.graph.ops.traits import Int8, Movement, Sign
 from cpuconv.graph.ops.views import blockable, view_offers
 from cpuconv.kernels.binding.steps import Step
-from cpuconv.kernels.binding.tensor_view import BLOCKED, DENSE, STRIDED, TensorView, in_words, stored_as
+from cpuconv.kernels.binding.tensor_view import DENSE, STRIDED, TensorView, in_words, stored_as
 from cpuconv.kernels.copies.lane_pick import pick_step
 from cpuconv.kernels.copies.moving import move_tensor
 from cpuconv.kernels.copies.padding import Stretches, is_unpadded, padded, padding_steps
@@ -324,11 +324,14 @@ def _offer_pad(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     stretches = None if 0 in inputs[0].shape else _stretches(node, inputs)
     if stretches is None:
         return []
-    ways = [(STRIDED, DENSE)]
+    dtype, rest = inputs[0].dtype, [""] * (len(inputs) - 1)
+    ways = [*zip(target.forms(STRIDED, dtype), target.forms(DENSE, dtype), strict=True)]
     if blockable(inputs[0]) and is_unpadded(stretches[1], inputs[0].shape[1]):
-        ways.append((BLOCKED, BLOCKED))
-    rest, seconds = [""] * (len(inputs) - 1), target.moving(2 * _infer_pad(node, inputs)[0].nbytes)
-    return [Offer((source, *rest), (goal,), seconds) for source, goal in ways]
+        ways += [(form, form) for form in target.blocks(dtype)]
+    size = 2 * _infer_pad(node, inputs)[0].nbytes // dtype.itemsize
+    return [
+        Offer((source, *rest), (goal,), target.moving(size * stored_as(goal, dtype).itemsize)) for source, goal in ways
+    ]
 
 
 def _lower_pad(call: Call) -> list[Step]:

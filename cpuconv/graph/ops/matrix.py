@@ -90,7 +90,7 @@ def matmul_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     """Offer for MatMul of two activations, with any strides."""
     a, b, c = *inputs[:2], given(inputs, 2)
     scaled = c is not None or node.attributes.get("alpha", 1.0) != 1.0
-    weights = b.array is not None and len(b.shape) < 3  # of Linear
+    weights = b.array is not None and len(b.shape) == 2  # of Linear
     if scaled or weights or a.dtype != FLOAT32 or 0 in a.shape + b.shape:
         return []
     transposed, forms = _transposed(node), (STRIDED, STRIDED, *[""] * (len(inputs) - 2))

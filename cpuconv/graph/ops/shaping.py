@@ -268,8 +268,11 @@ def _offer_transpose(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
         ways += [turned[place] for place in channels_moved(node, len(x.shape))]
     typed = (zip(*(target.forms(form, x.dtype) for form in way), strict=True) for way in ways)
     offers = view_offers(inputs, itertools.chain(*typed))
-    seconds = _PERMUTE_FACTOR * target.moving(2 * x.nbytes)
-    return offers + ([Offer((BLOCKED,), (DENSE,), seconds)] if blockable(x) else [])
+    forms = zip(target.blocks(x.dtype), target.forms(DENSE, x.dtype), strict=True) if blockable(x) else ()
+    for read, written in forms:
+        seconds = _PERMUTE_FACTOR * target.moving(2 * math.prod(x.shape) * stored_as(read, x.dtype).itemsize)
+        offers.append(Offer((read,), (written,), seconds))
+    return offers
 
 
 def _view_transposed(node: Node, places: Sequence[Any], values: Sequence[Any]) -> list[TensorView]:

@@ -3,8 +3,9 @@
 Patterns: Conv or Linear with a single reader. The reader may be an Add of a non-constant value of the same shape. The
 reader, or the node after the Add, may be an operator whose expression is an activation's (`problem.activation`). If
 both operands of an Add qualify, the later node fuses it. No cycle can arise, as no other node depends on the result.
-Data movement may be between the node and the activation; it is applied after the activation instead. Equal up to the
-rounding of values that are no longer stored.
+Data movement may be between the node and the activation; it is applied after the activation instead. So may a Transpose
+between a Linear and an Add, whose other operand is transposed to rows. Equal up to the rounding of values that are no
+longer stored.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
+
 from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.ops import names_of, traits_of
 from cpuconv.graph.ops.elementwise import expression_of
-from cpuconv.graph.passes.rewriting import Pass, Rewrite, is_float, operand, sole_reader
+from cpuconv.graph.ops.shaping import channels_moved
+from cpuconv.graph.passes.rewriting import Maker, Pass, Rewrite, is_float, operand, sole_reader
 from cpuconv.kernels.elementwise.expression import Apply, Constant, Expression, Operand, apply
 from cpuconv.problem import activation
 from cpuconv.problem.activation import Activation
@@ -68,8 +72,12 @@ def _open(graph: Graph, node: Node) -> bool:
 
 
 def _with_residual(graph: Graph, node: Node, reader: Node) -> Rewrite | None:
-    """Fuse an Add after the node as residual."""
-    (own,) = node.outputs
+    """Fuse an Add after the node as residual, also behind the Transpose of a Linear from rows of channels to planes."""
+    (own,), turn, after = node.outputs, reader, sole_reader(graph, reader.outputs[0])
+    rank = len(graph.value(own).shape or ())
+    turned = node.op == "Linear" and reader.op == "Transpose" and "second" in channels_moved(reader, rank)
+    if turned and after is not None:
+        (own,), reader = reader.outputs, after
     if reader.op != "Add" or operand(node, 3):
         return None
     other = reader.inputs[1 if reader.inputs[0] == own else 0]
@@ -79,8 +87,14 @@ def _with_residual(graph: Graph, node: Node, reader: Node) -> Rewrite | None:
     could = rival is not None and _open(graph, rival) and not operand(rival, 3)
     if rival is not None and could and graph.place(rival) > graph.place(node):
         return None
-    inputs = (*node.inputs[:2], operand(node, 2), other)
-    return Rewrite([node, reader], [replace(node, inputs=inputs, outputs=reader.outputs)])
+    if reader is turn:
+        inputs = (*node.inputs[:2], operand(node, 2), other)
+        return Rewrite([node, reader], [replace(node, inputs=inputs, outputs=reader.outputs)])
+    maker = Maker(graph, node, turn, reader)
+    rows = maker.node("Transpose", other, part="residual", perm=[*map(int, np.argsort(turn["perm"]))])
+    y = maker.node(node.op, *node.inputs[:2], operand(node, 2), rows, part="rows", **node.attributes)
+    maker.node("Transpose", y, perm=turn["perm"])
+    return maker.done()
 
 
 def _with_activation(graph: Graph, node: Node, reader: Node) -> Rewrite | None:

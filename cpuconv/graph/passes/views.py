@@ -1,6 +1,7 @@
 """Merge chains of data movement, and remove Reshape around row-wise operators.
 
 Patterns: Reshape of Reshape; Transpose of Transpose; Concat of a Concat along the same axis without other readers;
+empty operands of a Concat;
 Reshape, an operator on the last axis alone (`Op.rowwise`) and Reshape, where the last axis stays and the other axes are
 restored. Nodes that then change nothing are removed. Equal in every bit: the same elements in the same order, or the
 same rows.
@@ -74,6 +75,9 @@ def _transpose(graph: Graph, node: Node) -> Rewrite | None:
 
 def _concat(graph: Graph, node: Node) -> Rewrite | None:
     rank = len(shape_of(graph, node.outputs[0]))
+    kept = tuple(name for name in node.inputs if 0 not in shape_of(graph, name))
+    if 0 < len(kept) < len(node.inputs):
+        return Rewrite([node], [replace(node, inputs=kept)])
     for at, name in enumerate(node.inputs):
         inner = graph.producer(name)
         if inner is None or inner.op != "Concat" or sole_reader(graph, name) is None or node.inputs.count(name) > 1:

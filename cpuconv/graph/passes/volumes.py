@@ -66,14 +66,19 @@ def rule(graph: Graph, node: Node, quantised: Sequence[Scaled] = ()) -> Rewrite 
             ]
         ending = attributes if at else {**attributes, "activation": node["activation"]}
         y = maker.node("Conv", *both, "" if at else operand(node, 2), y, part="images", **ending)
-    y = maker.reshape(y, (depth, batch, len(w), *plane), "volumes")
-    maker.node("Transpose", y, perm=_TO_VOLUMES)
+    if batch == 1:  # images stay whole, so that channel blocks are transposed in one copy
+        maker.reshape(maker.node("Transpose", y, part="volumes", perm=[1, 0, 2, 3]), (1, len(w), depth, *plane))
+    else:
+        y = maker.reshape(y, (depth, batch, len(w), *plane), "volumes")
+        maker.node("Transpose", y, perm=_TO_VOLUMES)
     return maker.done()
 
 
 def _images(maker: Maker, x: str, part: str) -> str:
     """Convert volumes (N, C, D, H, W) to their slices as images (D N, C, H, W)."""
     n, c, d, h, w = shape_of(maker.graph, x)
+    if n == 1:
+        return maker.node("Transpose", maker.reshape(x, (c, d, h, w), f"{part}.turned"), part=part, perm=[1, 0, 2, 3])
     return maker.reshape(maker.node("Transpose", x, part=f"{part}.turned", perm=_TO_SLICES), (d * n, c, h, w), part)
 
 

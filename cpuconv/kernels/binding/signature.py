@@ -28,7 +28,7 @@ from cpuconv.elements import OF_DTYPE
 _OPERAND = re.compile(r"(\w+)([?*]?): (\S+)(?: (~?)\((.*)\))?")
 _PRODUCT = re.compile(r"(\d*)([A-Z]*)")
 _DOTS = "..."
-_DTYPES = {dtype.name: dtype for dtype in OF_DTYPE}
+_DTYPES = {dtype.name: dtype for dtype in (*OF_DTYPE, np.dtype(bool))}
 _WORDS = {"any": "of any type", "known": "constant", "number": "one constant number"}
 
 Sizes = dict[str, Any]  # a size by its letter, a sequence of sizes by its letter with dots

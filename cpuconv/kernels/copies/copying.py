@@ -171,14 +171,14 @@ def _copy_plane(tile, args, x, y, row, rows, column, columns):
 
 
 @kernel(
-    "x y units outer axes table y_table planes rows columns plane_step row_step column_step "
+    "x y units outer axes table planes rows columns plane_step row_step column_step "
     "plane_parts row_parts column_parts x_plane x_row x_column y_plane y_row y_column"
 )
 def copy(tile, worker, before, part, parts, args):
     """y = x by planes of rows and columns, cut into parts of `…_step` planes, rows and columns.
 
-    `outer` is the address of (size, x stride, y stride) of each of the `axes` outer axes, fastest last. With a `table`
-    of byte offsets into x, one more axis is the outermost loop.
+    `outer` is the address of (size, x stride, y stride) of each of the `axes` outer axes, fastest last. With a `table`,
+    it has the byte offset of each plane in x.
     """
     for unit in range(args.units * part // parts, args.units * (part + 1) // parts):
         column = unit % args.column_parts * args.column_step
@@ -187,22 +187,18 @@ def copy(tile, worker, before, part, parts, args):
         rest = rest // args.row_parts
         plane = rest % args.plane_parts * args.plane_step
         rest = rest // args.plane_parts
-        x, y = args.x + plane * args.x_plane, args.y + plane * args.y_plane
+        x, y = args.x, args.y
         for axis in range(args.axes - 1, -1, -1):
             size = word(tile, args.outer, 3 * axis)
             index = rest % size
             rest = rest // size
             x += index * word(tile, args.outer, 3 * axis + 1)
             y += index * word(tile, args.outer, 3 * axis + 2)
-        if args.table != 0:
-            x += word(tile, args.table, rest)
-            y += rest * args.y_table
         rows = min(args.row_step, args.rows - row)
         columns = min(args.column_step, args.columns - column)
-        for _ in range(min(args.plane_step, args.planes - plane)):
-            _copy_plane(tile, args, x, y, row, rows, column, columns)
-            x += args.x_plane
-            y += args.y_plane
+        for at in range(plane, min(plane + args.plane_step, args.planes)):
+            offset = word(tile, args.table, at) if args.table != 0 else at * args.x_plane
+            _copy_plane(tile, args, x + offset, y + at * args.y_plane, row, rows, column, columns)
 
 
 # --- partition of the work ------------------------------------------------------------------------------------------
@@ -276,7 +272,8 @@ def bind(movement: Strided, tile: CopyTile, space: Space) -> Step:
     """Make the call of the kernel."""
     first, table = movement.first, movement.table
     _, (*outer, rows, columns) = _plane(movement)
-    planes = outer.pop(next((at for at in reversed(range(len(outer))) if now(outer[at].size) >= _MANY), -1))
+    many = (at for at in reversed(range(len(outer))) if now(outer[at].size) >= _MANY)
+    planes = outer.pop(next(many, -1)) if table is None else first
     steps = _cut(tile, planes.size, rows.size, columns.size)
     args: Args = {
         "x": movement.x,
@@ -284,9 +281,8 @@ def bind(movement: Strided, tile: CopyTile, space: Space) -> Step:
         "outer": sizes_array(each for axis in outer for each in axis),
         "axes": len(outer),
         "table": 0 if table is None else np.ascontiguousarray(table, np.int64),
-        "y_table": first.y,
     }
-    units = first.size * math.prod(axis.size for axis in outer)
+    units = math.prod(axis.size for axis in outer)
     for name, axis, step in zip(("plane", "row", "column"), (planes, rows, columns), steps, strict=True):
         parts = divide(axis.size, step)
         units *= parts

@@ -139,6 +139,10 @@ def _above(vec: Math, x: Any, threshold: Any) -> Any:
     return vec.where(">", x, threshold, x, vec.constant(0.0))
 
 
+def _where(vec: Math, seen: Any, x: Any, y: Any) -> Any:
+    return vec.where("!=", seen, vec.constant(0.0), x, y)
+
+
 def _leaky_relu(vec: Math, x: Any, slope: Any) -> Any:
     positive = vec.builder.fcmp_ordered(">", x, vec.constant(0.0))
     return vec.builder.select(positive, x, vec.mul(x, slope))
@@ -176,6 +180,7 @@ EMITTERS: dict[str, Callable[..., Any]] = {
     "mish": _mish,
     "prelu": _prelu,
     "above": _above,
+    "where": _where,
     "leaky_relu": _leaky_relu,
     "sigmoid": sigmoid,
     "tanh": tanh,

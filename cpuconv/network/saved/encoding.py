@@ -17,17 +17,17 @@ from typing import Any, TypeVar
 import numpy as np
 
 from cpuconv.errors import ArgumentError, SourceError
+from cpuconv.functions.draws import Draws
 from cpuconv.graph import control
 from cpuconv.graph.ir import Graph, Node, Value
-from cpuconv.graph.limits import MAX_AXES
-from cpuconv.graph.limits import check_nodes as check_protos
 from cpuconv.graph.ops import TABLE
 from cpuconv.graph.ops.base import REQUIRED
-from cpuconv.graph.ops.drawing import Draws
 from cpuconv.kernels.elementwise.expression import Apply, Constant, Expression, Operand
 from cpuconv.kernels.elementwise.functions import EMITTERS
 from cpuconv.network.saved.header_limits import check_nodes
 from cpuconv.protos import wire
+from cpuconv.protos.limits import MAX_AXES
+from cpuconv.protos.limits import check_nodes as check_protos
 from cpuconv.protos.messages import GraphProto, NodeProto
 from cpuconv.reading.foreign import Foreign
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from baselib.text import JSON_BYTES
 from cpuconv.errors import SourceError
-from cpuconv.graph.limits import MAX_DEPTH, MAX_NODES
 from cpuconv.memory.free_memory import check_bytes
+from cpuconv.protos.limits import MAX_DEPTH, MAX_NODES
 
 MAX_HEADER_BYTES = 128 << 20  # maximum size in bytes: twice that of a program with 100,000 nodes
 MAX_LEVELS = 8 + 6 * MAX_DEPTH  # maximum nesting of brackets: each nested graph takes six levels

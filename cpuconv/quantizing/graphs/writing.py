@@ -11,10 +11,10 @@ import numpy as np
 
 from baselib.files import write_whole
 from cpuconv.errors import SourceError
+from cpuconv.functions.draws import Draws
 from cpuconv.graph import control
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.ops import OWN, TABLE
-from cpuconv.graph.ops.drawing import Draws
 from cpuconv.reading.decoding import Metadata
 from cpuconv.reading.foreign import Foreign
 

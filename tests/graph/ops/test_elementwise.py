@@ -34,7 +34,7 @@ from support.graph.lowered import small_work_is_shared  # noqa: E402, F401
 LANES = current().lanes
 X, Z = Operand(0), Operand(1)
 BINARY = ("add", "sub", "mul", "div", "quotient", "max", "min", "prelu", "leaky_relu", "above", "pow")
-UNARY = [name for name in EMITTERS if name not in BINARY]
+UNARY = [name for name in EMITTERS if name not in (*BINARY, "where")]
 
 
 def computed(tree: Expression, out: np.ndarray, *operands: np.ndarray, threads: int = 1) -> np.ndarray:
@@ -186,9 +186,9 @@ def test_what_vanishes_where_operands_are_zero(tree, zero):
 
 @pytest.mark.parametrize("name", EMITTERS)
 def test_what_vanishes_does_when_it_is_emitted(name):
-    arity = 1 if name in UNARY else 2
-    tree = apply(name, *(X, Z)[:arity])
-    zeros = [np.zeros(LANES, np.float32)] * arity
+    arity = 1 if name in UNARY else 3 if name == "where" else 2
+    tree = apply(name, *(X, Z, X)[:arity])
+    zeros = [np.zeros(LANES, np.float32)] * min(arity, 2)
     assert vanishes(tree) == (not computed(tree, np.ones(LANES, np.float32), *zeros).any())
 
 
@@ -337,7 +337,7 @@ def test_channels_of_lower_rank_are_blocked_only_where_they_are_known():
     assert lowered.check(node, [x, z], (1,)) == 3
 
 
-@pytest.mark.parametrize("op", sorted(FORMS.keys() - {"Elementwise", "QuantizeLinear", "DequantizeLinear"}))
+@pytest.mark.parametrize("op", sorted(FORMS.keys() - {"Elementwise", "QuantizeLinear", "DequantizeLinear", "Where"}))
 def test_images_are_offered_in_blocks_and_channels_last(op):
     x = np.full((2, LANES + 1, 3, 2), 0.5, np.float32)
     count = 2 if op in ("Add", "Sub", "Mul", "Div", "Pow", "PRelu", "Min", "Max", "Sum", "Mean") else 1

@@ -25,7 +25,7 @@ NARROW = (
     *("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "Concat", "Resize"),
     *("Add", "Mul", "Sum", "Relu", "Clip", "Sigmoid", "HardSwish", "PRelu", "Exp", "Elementwise"),
     *("LayerNormalization", "InstanceNormalization", "Softmax", "LogSoftmax", "ReduceMean", "ReduceMax"),
-    *("Reshape", "Transpose", "Identity", "Expand", "Slice", "Split", "Gather", "Copy"),
+    *("Reshape", "Transpose", "Identity", "Expand", "Slice", "Split", "Gather", "Copy", "Pad", "Where"),
 )
 
 

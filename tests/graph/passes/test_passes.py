@@ -22,9 +22,8 @@ def kinds(made: Graph) -> str:
     return " ".join(node.op for node in made.nodes)
 
 
-x, y = feed(2, 6, 5, 4), feed(2, 6, 5, 4)
-rows = feed(2, 3, 8)
-V = array(4, 7, 1, 1)
+x, y, V = feed(2, 6, 5, 4), feed(2, 6, 5, 4), array(4, 7, 1, 1)
+rows, planes = feed(2, 3, 8), feed(2, 3, 3)
 
 
 def whole(value: Expression, scale: float = 0.125) -> Expression:
@@ -42,8 +41,7 @@ def twice(value: Expression) -> Expression:
     return value + op.Exp(value)
 
 
-HALF = np.dtype(np.float16)
-NOTHING = op.Relu(x)  # what a node that goes follows
+HALF, NOTHING = np.dtype(np.float16), op.Relu(x)  # what a node that goes follows
 
 # The rewrite, a graph, and the operators of what it becomes.
 CASES: list[tuple[str, tuple[Expression, ...] | Expression, str]] = [
@@ -193,6 +191,7 @@ CASES: list[tuple[str, tuple[Expression, ...] | Expression, str]] = [
     ("views", op.Exp(op.Transpose(op.Transpose(x, perm=[1, 2, 3, 0]), perm=[3, 0, 1, 2])), "Exp"),
     ("views", op.Concat(x, op.Concat(y, x, axis=1), axis=-3), "Concat"),
     ("views", op.Concat(x, op.Concat(y, x, axis=2), axis=2), "Concat"),
+    ("views", op.Concat(x, op.Slice(y, [1], [1], [2]), y, axis=2), "Concat"),
     ("views", op.Concat(op.Concat(x, y, axis=1), op.Concat(y, x, axis=1), axis=2), "Concat Concat Concat"),
     ("views", op.Reshape(op.Linear(op.Reshape(rows, [6, 8]), array(8, 5)), [2, 3, 5]), "Linear"),
     ("views", op.Reshape(op.Softmax(op.Reshape(rows, [6, 8])), [2, 3, 8]), "Softmax"),
@@ -236,6 +235,7 @@ CASES: list[tuple[str, tuple[Expression, ...] | Expression, str]] = [
     ("epilogues", op.Relu(conv(x)), "Conv"),
     ("epilogues", op.Relu(conv(conv(x), V) + conv(y, array(4, 6, 1, 1))), "Conv Conv Conv"),
     ("epilogues", op.Clip(op.Linear(rows, array(8, 8)) + rows, 0.0, 6.0), "Linear"),
+    ("epilogues", op.Transpose(op.Linear(rows, array(8, 3)), perm=[0, 2, 1]) + planes, "Transpose Linear Transpose"),
     ("epilogues", op.Relu(conv(x) + array(1, 7, 5, 4)), "Conv Add Relu"),
     ("epilogues", conv(x) + conv(y, array(1, 6, 3, 3)), "Conv Conv Add"),
     ("epilogues", (lambda z: z + z)(conv(x)), "Conv Add"),

@@ -16,8 +16,8 @@ from onnx import TensorProto, helper  # noqa: E402
 
 import cpuconv  # noqa: E402
 from cpuconv.errors import SourceError  # noqa: E402
-from cpuconv.graph.limits import MAX_DEPTH  # noqa: E402
 from cpuconv.network.saved import container, header_limits  # noqa: E402
+from cpuconv.protos.limits import MAX_DEPTH  # noqa: E402
 from support.damage.mutations import header_of, with_header  # noqa: E402
 from support.graphs import parse  # noqa: E402
 
