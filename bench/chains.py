@@ -75,26 +75,30 @@ MatMul p v o
 Transpose o back perm=[0,2,1,3]
 Reshape back together y
 """
+_CROSS = (
+    "Reshape x sizes four\nTranspose four q perm=[0,2,1,3]\nReshape m pair five\nTranspose five six perm=[2,0,3,1,4]\n"
+    "Split six k5,v5 axis=0\n" + _ATTENTION.partition("Squeeze q5 zero q\n")[2]
+)
 _WINDOWS = _ATTENTION.replace("MatMul qs kt s", "MatMul qs kt raw\nAdd raw table s")
 
 
-def _heads(batch: int, tokens: int, heads: int, size: int) -> Case:
-    constants = {
-        "sizes": _long(batch, tokens, 3, heads, size),
-        "ones": _long(1, 1, 1),
-        "zero": _long(0),
-        "scale": _float(size**-0.5),
-        "together": _long(batch, tokens, heads * size),
-    }
-    name, nodes = f"Attention {batch}x{tokens}, {heads} heads of {size}", _ATTENTION
-    if batch > 1:
-        nodes, constants = _WINDOWS, {**constants, "table": _weights(heads, tokens, tokens)}
+def _heads(batch: int, tokens: int, heads: int, size: int, keys: int = 0) -> Case:
+    """Self-attention of packed projections; with `keys`, cross-attention with packed keys and values."""
+    constants = {"zero": _long(0), "scale": _float(size**-0.5), "together": _long(batch, tokens, heads * size)}
+    if keys:
+        constants |= {"sizes": _long(batch, tokens, heads, size), "pair": _long(batch, keys, 2, heads, size)}
+        inputs = {"x": (batch, tokens, heads * size), "m": (batch, keys, 2 * heads * size)}
+        return Case(f"Attention {batch}x{tokens} to {keys}, {heads} heads of {size}", inputs, _CROSS, constants)
+    constants |= {"sizes": _long(batch, tokens, 3, heads, size), "ones": _long(1, 1, 1)}
+    constants |= {"table": _weights(heads, tokens, tokens)} if batch > 1 else {}
+    name, nodes = f"Attention {batch}x{tokens}, {heads} heads of {size}", _WINDOWS if batch > 1 else _ATTENTION
     return Case(name, {"x": (batch, tokens, 3 * heads * size)}, nodes, constants)
 
 
-_TOKENS_AND_HEADS = (  # batch, tokens, heads, size of a head
+_TOKENS_AND_HEADS = (  # batch, tokens, heads, size of a head, keys of cross-attention
     (1, 50, 12, 64), (1, 197, 12, 64), (1, 300, 8, 32), (1, 400, 2, 32), (1, 577, 12, 64), (1, 1024, 8, 128),
     (1, 1500, 6, 64), (1, 4096, 1, 20), (1, 4096, 2, 64), (64, 49, 3, 32), (4, 49, 24, 32), (64, 64, 3, 32),
+    (1, 300, 8, 32, 1600), (1, 1024, 8, 32, 64), (1, 1, 6, 64, 1500), (1, 8, 12, 64, 512),
 )  # fmt: skip
 
 

@@ -11,8 +11,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from cpuconv.elements import F32
 from cpuconv.isa import Isa
 from cpuconv.kernels.attention.driver import AttentionTile, RowsTile, attention, scale_rows
+from cpuconv.kernels.attention.softmax import weigh_rows, weights_tile
 from cpuconv.kernels.axis.axis_driver import work_on_line
 from cpuconv.kernels.axis.lines import line_tiles
 from cpuconv.kernels.binding.steps import MicroRef
@@ -47,8 +49,6 @@ WINOGRAD = ((3, 3, (None, RELU)), (1, 3, (None, SILU)), (3, 1, (None,)))  # rows
 POOLINGS = (("max", 3, 2), ("max", 2, 2), ("sum", 2, 2))  # fold, taps, stride
 LINES: tuple[tuple[str, dict[str, float]], ...] = (
     ("Softmax", {}),
-    ("Attention", {}),
-    ("Attention", {"shift": True}),
     *(("LayerNormalization", {"epsilon": float(np.float32(each)), "shift": True}) for each in (1e-5, 1e-6)),
 )
 
@@ -68,6 +68,7 @@ def float32(isa: Isa) -> Iterator[MicroRef]:
     for work, fields in LINES:
         yield from (MicroRef(work_on_line, line) for line in line_tiles(isa, work, **fields))
     yield MicroRef(scale_rows, RowsTile(isa.lanes))
+    yield from (MicroRef(weigh_rows, weights_tile(isa, masked, 1.0, F32)) for masked in (False, True))
 
 
 def drivers(isa: Isa) -> Iterator[Wanted]:

@@ -15,7 +15,7 @@ import numpy as np
 from bench.networks.vision import torchvision
 from bench.peers.base import Form
 
-_ATTENTION = re.compile(r"Attention (\d+)x(\d+), (\d+) heads of (\d+)")
+_ATTENTION = re.compile(r"Attention (\d+)x(\d+)(?: to (\d+))?, (\d+) heads of (\d+)")
 
 
 def forms(path: Path, feed: Mapping[str, np.ndarray], precision: str) -> list[Form]:
@@ -37,7 +37,7 @@ def forms(path: Path, feed: Mapping[str, np.ndarray], precision: str) -> list[Fo
     last = [each.contiguous(memory_format=torch.channels_last) if each.ndim == 4 else each for each in inputs]
     found = [_form("eager", module, inputs)]
     if sizes := _ATTENTION.fullmatch(path.stem):
-        found.append(_form("sdpa", _attention(path, dtype, *map(int, sizes.groups())), inputs))
+        found.append(_form("sdpa", _attention(path, dtype, *(int(size or 0) for size in sizes.groups())), inputs))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # warnings about deprecated TorchScript and traced constants
         for make in (lambda: _frozen(module, inputs), lambda: _form("channels_last", _to_last(module), last)):
@@ -63,16 +63,22 @@ def _form(name: str, module: Callable[..., Any], inputs: list[Any]) -> Form:
     return Form(name, run, output)
 
 
-def _attention(path: Path, dtype: Any, batch: int, tokens: int, heads: int, size: int) -> Callable[[Any], Any]:
-    """PyTorch's fused attention of packed projections (batch, tokens, 3 · heads · size), with the mask of the file."""
+def _attention(path: Path, dtype: Any, batch: int, tokens: int, keys: int, heads: int, size: int) -> Callable[..., Any]:
+    """PyTorch's fused attention of packed projections (batch, tokens, 3 · heads · size), with the mask of the file.
+
+    With `keys`, it is of queries (batch, tokens, heads · size), and of keys and values packed in a second input.
+    """
     import onnx
     import torch
 
     constants = {each.name: onnx.numpy_helper.to_array(each) for each in onnx.load(path).graph.initializer}
     mask = torch.from_numpy(constants["table"].copy()).to(dtype) if "table" in constants else None
 
-    def run(x: Any) -> Any:
-        q, k, v = x.view(batch, tokens, 3, heads, size).permute(2, 0, 3, 1, 4).unbind(0)
+    def heads_of(x: Any, count: int) -> Any:
+        return x.view(batch, -1, count, heads, size).permute(2, 0, 3, 1, 4).unbind(0)
+
+    def run(*x: Any) -> Any:
+        q, k, v = (*heads_of(x[0], 1), *heads_of(x[1], 2)) if keys else heads_of(x[0], 3)
         y = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
         return y.transpose(1, 2).reshape(batch, tokens, heads * size)
 

@@ -10,8 +10,8 @@ Transpose of a result                                            `perm` of the n
 ===============================================================  ====================================================
 
 A constant that multiplies or divides q or k is part of the scale; a factor per row of scores multiplies q. Equal up to
-rounding for finite values of visible keys; a `lowest` of -65504 and less is taken for less than any score. Few queries
-stay as they are: packing keys and values would take longer than multiplying them.
+rounding for finite values of visible keys; a `lowest` of -65504 and less is taken for less than any score. One query
+stays as it is: products of a matrix and a vector read keys and values once, at the speed of memory.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from cpuconv.kernels.binding.tensor_view import FLOAT32
 MatMul, Div, Reshape, Softmax, Transpose = map(operator, ("MatMul", "Div", "Reshape", "Softmax", "Transpose"))
 Where, IsNaN = map(operator, ("Where", "IsNaN"))
 
-_MIN_QUERIES = 8
+_MIN_QUERIES = 2
 _LOWEST = -65504.0  # lowest number of float16: no score of a visible key is as low
 _NAME = "ScaledDotProductAttention"
 

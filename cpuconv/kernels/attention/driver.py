@@ -17,16 +17,18 @@ from cpuconv.elements import F32 as F32_ELEMENT
 from cpuconv.elements import Element
 from cpuconv.isa.typed import store_float
 from cpuconv.isa.vector import F32, I32, I64, Vector
-from cpuconv.kernels.axis.axis_driver import call_work
+from cpuconv.kernels.attention.dots import call_multiply_keys
+from cpuconv.kernels.attention.softmax import call_weigh_rows
 from cpuconv.kernels.copies.rounding import call_round_rows
 from cpuconv.kernels.emit.fold import repeat
-from cpuconv.kernels.emit.intrinsics import copy_float, emitter, word
+from cpuconv.kernels.emit.intrinsics import copy_float, word
 from cpuconv.kernels.emit.loop import loop
 from cpuconv.kernels.emit.parts import last_unit
 from cpuconv.kernels.emit.transpose import first_lanes, transpose_block, transpose_part
 from cpuconv.kernels.products.panels import (
     ANY,
     COPIED,
+    IN_PLACE,
     PACKS,
     ROUNDED,
     TRANSPOSED,
@@ -100,7 +102,8 @@ _call_scale_rows = scale_rows.caller()
 @dataclass(frozen=True)
 class AttentionTile:
     """How operands are packed, and how the output is stored: to contiguous rows (`COPIED`), to contiguous columns
-    (`TRANSPOSED`), or by elements (`ANY`). `rounded`: products are of bfloat16.
+    (`TRANSPOSED`), or by elements (`ANY`). `keys` and `values` may be `IN_PLACE`, contiguous along columns and along
+    rows. `rounded`: products are of bfloat16.
     """
 
     lanes: int
@@ -187,9 +190,7 @@ def _store(tile, args, sums, factors, y):
     """Store the sums of a block of queries, each row times its factor."""
 
 
-@inline
-def _pack_item(tile, args, k, v, keys, values, lines):
-    """Pack all panels of keys and values of an item."""
+def _pack_keys(tile, args, k, keys, lines):
     for panel in range(args.key_panels):
         first = panel * args.panel_keys
         count = min(args.panel_keys, args.keys - first)
@@ -199,6 +200,9 @@ def _pack_item(tile, args, k, v, keys, values, lines):
             tile, k_first, args.k_row, args.k_column, args.depth, count, target, args.key_row, args.round_rows, lines,
             args.key_line,
         )  # fmt: skip
+
+
+def _pack_values(tile, args, v, values, lines):
     for panel in range(args.value_panels):
         first = panel * args.panel_values
         count = min(args.panel_values, args.width - first)
@@ -210,6 +214,57 @@ def _pack_item(tile, args, k, v, keys, values, lines):
         )  # fmt: skip
 
 
+def _leave(tile, args, matrix, target, lines):
+    pass
+
+
+@specialise_on_tile(lambda tile: _leave if tile.keys == IN_PLACE else _pack_keys)
+def _prepare_keys(tile, args, k, keys, lines):
+    """Pack all panels of the keys of an item, unless they are read in place."""
+
+
+@specialise_on_tile(lambda tile: _leave if tile.values == IN_PLACE else _pack_values)
+def _prepare_values(tile, args, v, values, lines):
+    """Pack all panels of the values of an item, unless they are read in place."""
+
+
+def _dots(tile, args, queries, k, keys, scores):
+    call_multiply_keys(
+        args.score_gemm,
+        q=queries,
+        q_row=args.queries_row,
+        rows=args.block_rows,
+        k=k,
+        k_column=args.k_column,
+        keys=args.keys,
+        depth=args.depth,
+        y=scores,
+        y_row=args.scores_row,
+    )
+
+
+def _strips_of_keys(tile, args, queries, k, keys, scores):
+    for panel in range(args.key_panels):
+        multiply_rows(
+            args.score_gemm if panel + 1 < args.key_panels else args.score_gemm_last, queries, args.score_a_tile,
+            args.score_a_overlap, args.score_table, args.score_segments, args.score_tails, args.key_row,
+            keys + panel * args.key_panel, scores + panel * args.key_row, args.scores_row, 4 * tile.lanes, scores,
+            args.score_valid, args.block_rows, 0, args.score_tiles, args.score_whole_tiles,
+        )  # fmt: skip
+
+
+@specialise_on_tile(lambda tile: _dots if tile.keys == IN_PLACE else _strips_of_keys)
+def _score(tile, args, queries, k, keys, scores):
+    """Multiply a block of queries by all keys."""
+
+
+@inline
+def _are_others(tile, args, a, b):
+    """Whether two items have other keys or values; heads of a group share them."""
+    a, b = args.offsets + 40 * a, args.offsets + 40 * b
+    return word(tile, a, 1) != word(tile, b, 1) or word(tile, a, 2) != word(tile, b, 2)
+
+
 @inline
 def _pack_block(tile, args, q, queries):
     """Pack a block of queries, so that its rows are not pages apart; round it in place for products of bfloat16."""
@@ -219,13 +274,6 @@ def _pack_block(tile, args, q, queries):
         call_round_rows(
             args.round_rows, x=queries, x_step=row, depth=args.depth, rows=args.block_rows, y=queries, y_step=row
         )
-
-
-@emitter
-def _clear(tile: Any, vec: Vector, target: Any) -> None:
-    """Set a 16-bit element to zero."""
-    kind = ir.IntType(16)
-    vec.builder.store(kind(0), vec.builder.inttoptr(target, kind.as_pointer()))
 
 
 @kernel(
@@ -256,44 +304,32 @@ def attention(tile, worker, before, part, parts, args):
     for unit in range(units * part // parts, units * (part + 1) // parts):
         item = unit // args.blocks
         offsets = args.offsets + 40 * item
-        if packed != item:
+        if packed < 0 or _are_others(tile, args, packed, item):
             packed = item
-            _pack_item(
-                tile, args, args.k + word(tile, offsets, 1), args.v + word(tile, offsets, 2), keys, values, lines
-            )
+            _prepare_keys(tile, args, args.k + word(tile, offsets, 1), keys, lines)
+            _prepare_values(tile, args, args.v + word(tile, offsets, 2), values, lines)
         first = min((unit - item * args.blocks) * args.block_rows, args.rows - args.block_rows)
         q = args.q + word(tile, offsets, 0) + first * args.q_row
         _pack_block(tile, args, q, queries)
-        for panel in range(args.key_panels):
-            multiply_rows(
-                args.score_gemm if panel + 1 < args.key_panels else args.score_gemm_last, queries, args.score_a_tile,
-                args.score_a_overlap, args.score_table, args.score_segments, args.score_tails, args.key_row,
-                keys + panel * args.key_panel, scores + panel * args.key_row, args.scores_row, vector, scores,
-                args.score_valid, args.block_rows, 0, args.score_tiles, args.score_whole_tiles,
-            )  # fmt: skip
+        _score(tile, args, queries, args.k + word(tile, offsets, 1), keys, scores)
         mask = args.mask + word(tile, offsets, 3) + first * args.mask_row
-        for row in range(args.block_rows):
-            line = scores + row * args.scores_row
-            call_work(
-                args.softmax,
-                x=line,
-                x_step=0,
-                y=line,
-                y_step=0,
-                size=args.keys,
-                valid=tile.lanes,
-                scale=mask + row * args.mask_row,
-                bias=factors + 4 * row,
-                numbers=args.scale,
-                scratch=0,
-            )
-            if tile.rounded and args.keys % 2 == 1:
-                _clear(tile, line + 2 * args.keys)
+        call_weigh_rows(
+            args.softmax,
+            x=scores,
+            row_bytes=args.scores_row,
+            rows=args.block_rows,
+            keys=args.keys,
+            mask=mask,
+            mask_row=args.mask_row,
+            scale=args.scale,
+            factors=factors,
+        )
+        weighed = args.v + word(tile, offsets, 2) if tile.values == IN_PLACE else values
         for panel in range(args.value_panels):
             multiply_rows(
                 args.weigh_gemm if panel + 1 < args.value_panels else args.weigh_gemm_last, scores, args.weigh_a_tile,
                 args.weigh_a_overlap, args.weigh_table, args.weigh_segments, args.weigh_tails, args.value_row,
-                values + panel * args.value_panel, sums + panel * args.value_row, args.sums_row, vector, sums,
+                weighed + panel * args.value_panel, sums + 4 * panel * args.panel_values, args.sums_row, vector, sums,
                 args.weigh_valid, args.block_rows, 0, args.weigh_tiles, args.weigh_whole_tiles,
             )  # fmt: skip
         y = args.y + word(tile, offsets, 4) + first * args.y_row

@@ -12,15 +12,16 @@ import numpy as np
 from baselib.data_classes import dataclass
 from cpuconv.elements import BF16, F32, Element
 from cpuconv.isa import Isa
+from cpuconv.kernels.attention.dots import DotsTile, multiply_keys
 from cpuconv.kernels.attention.driver import ZERO_ROWS, AttentionTile, RowsTile, attention, scale_rows
-from cpuconv.kernels.axis.axis_emitter import AxisTile
-from cpuconv.kernels.axis.lines import VECTORS, line_kernel, line_registers
+from cpuconv.kernels.attention.softmax import weigh_rows, weights_tile
 from cpuconv.kernels.binding.arguments import worker_args
 from cpuconv.kernels.binding.machine import machine
 from cpuconv.kernels.binding.partition import parts_if_shared
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Args, MicroRef, Space, Step
 from cpuconv.kernels.binding.tensor_view import TensorView
+from cpuconv.kernels.copies.movement import OPEN, count_l1_sets
 from cpuconv.kernels.copies.rounding import PAIR, RoundTile, round_rows
 from cpuconv.kernels.emit.product import BY_NAME, as_seen
 from cpuconv.kernels.emit.product import Product as MacInstruction
@@ -29,6 +30,7 @@ from cpuconv.kernels.products.matmul_pairs import bf16_instruction
 from cpuconv.kernels.products.matrices import Matrices, byte_offsets
 from cpuconv.kernels.products.panels import (
     COPIED,
+    IN_PLACE,
     PAIRED_COLUMNS,
     PAIRED_ROWS,
     ROUNDED,
@@ -40,10 +42,12 @@ from cpuconv.problem.integers import broadcast_shapes, divide
 from cpuconv.symbolic.sizes import applied, greatest, items_of, now
 
 _LINE = 64  # bytes of a cache line
-_MAX_ROWS = 96  # queries of a block
+_MAX_ROWS = 96  # queries of a block; of bfloat16, the rows of two tiles
 _SHARE = 2  # L2 over the scores of a block
 _WEIGHT_CYCLES = 18.0  # cycles to compute a vector of weights from scores
 _PACK_CYCLES = 4.0  # cycles to pack a vector
+_FOLD_CYCLES = 4.0  # cycles to fold the lanes of the products of a key and a query
+_FAR = 3  # time to load a vector from L2 over that from L1
 _BLOCK_CYCLES = 400.0  # overhead of a block of queries
 
 
@@ -95,9 +99,9 @@ def _broadcast_rows(mask: Matrices, view: TensorView) -> Matrices:
     return replace(mask, row=0) if len(view.shape) < 2 or view.shape[-2] == 1 else mask
 
 
-def _block(most: int, rows: int, keys: int) -> tuple[int, int]:
-    """Queries of a block, and blocks: as many as keep scores in their share of L2; equal shares of the rows."""
-    able = max(8, min(_MAX_ROWS, most // (F32.bytes * keys)))
+def _block(limit: int, most: int, rows: int, keys: int) -> tuple[int, int]:
+    """Queries of a block, at most `limit`, and blocks: as many as keep scores in `most` bytes; equal shares of rows."""
+    able = max(8, min(limit, most // (F32.bytes * keys)))
     blocks = divide(rows, able)
     return divide(rows, blocks), blocks
 
@@ -107,8 +111,10 @@ def _odd_lines(size: int) -> int:
     return (divide(size, _LINE) | 1) * _LINE
 
 
-def _blocks(problem: AttentionProblem) -> tuple[Any, Any]:
-    block, blocks = items_of(applied(functools.partial(_block, machine().l2 // _SHARE), problem.rows, problem.keys))
+def _blocks(isa: Isa, problem: AttentionProblem, rounded: bool) -> tuple[Any, Any]:
+    rows = min(_MAX_ROWS, 2 * isa.pixels[1]) if rounded else _MAX_ROWS
+    fitting = functools.partial(_block, rows, machine().l2 // _SHARE)
+    block, blocks = items_of(applied(fitting, problem.rows, problem.keys))
     return block, blocks
 
 
@@ -119,15 +125,49 @@ def seconds(processor: Processor, problem: AttentionProblem, rounded: bool = Fal
         return math.inf
     isa, items, pair = as_seen(processor.isa, found), now(math.prod(problem.stack)), PAIR if rounded else 1
     rows, keys, depth, width = map(now, (problem.rows, problem.keys, problem.depth, problem.width))
-    block, blocks = map(now, _blocks(problem))
+    block, blocks = map(now, _blocks(isa, problem, rounded))
     vectors = divide(keys, isa.lanes)
-    each = best_tile(isa, block, divide(depth, pair), keys)[0] + best_tile(isa, block, divide(keys, pair), width)[0]
-    each += block * vectors * _WEIGHT_CYCLES + _BLOCK_CYCLES
-    packed = _PACK_CYCLES * (depth * vectors + keys * divide(width, isa.lanes))
+    each = best_tile(isa, block, divide(keys, pair), width)[0] + block * vectors * _WEIGHT_CYCLES + _BLOCK_CYCLES
+    keys_in_place, values_in_place = _in_place(isa, problem, rounded)
+    each += _dots_cycles(isa, problem, block) if keys_in_place else _score_cycles(isa, problem, block, pair)
+    packed = (not keys_in_place) * _pack_cycles(isa, depth, keys) + (not values_in_place) * _pack_cycles(
+        isa, keys, width
+    )
     read, written = rows * depth + keys * (depth + width), rows * width
     moved = items * (problem.x_type.bytes * read + problem.y_type.bytes * written)
     cycles = items * (blocks * each + packed)
     return machine().seconds(cycles, processor.threads) + processor.moving(moved)
+
+
+def _score_cycles(isa: Isa, problem: AttentionProblem, rows: int, pair: int = 1) -> float:
+    """Modelled cycles to multiply `rows` queries by packed keys."""
+    return best_tile(isa, rows, divide(now(problem.depth), pair), now(problem.keys))[0]
+
+
+def _dots_cycles(isa: Isa, problem: AttentionProblem, rows: int) -> float:
+    """Modelled cycles to multiply `rows` queries by keys in place: products, and shuffles that fold their lanes."""
+    vectors = divide(now(problem.depth), isa.lanes)
+    if rows > 1 and OPEN * count_l1_sets(now(problem.k.column)) < isa.lanes:
+        vectors *= _FAR  # keys evict each other from L1 before the next query reads them
+    return rows * divide(now(problem.keys), isa.lanes) * isa.lanes * (vectors / isa.load_rate + _FOLD_CYCLES)
+
+
+def _pack_cycles(isa: Isa, rows: int, columns: int) -> float:
+    """Modelled cycles to pack a matrix of an item."""
+    return _PACK_CYCLES * rows * divide(columns, isa.lanes)
+
+
+def _in_place(isa: Isa, problem: AttentionProblem, rounded: bool) -> tuple[bool, bool]:
+    """Whether keys, and whether values, are read where they are: in float32, for few queries, as their strides allow.
+
+    Values are read once if a tile has a row for each query; keys are multiplied without a transposition.
+    """
+    rows, keys, depth = map(now, (problem.rows, problem.keys, problem.depth))
+    if rounded or problem.x_type != F32 or rows > isa.pixels[1]:
+        return False, False
+    packed = _score_cycles(isa, problem, rows) + _pack_cycles(isa, depth, keys)
+    in_place = problem.k.row == F32.bytes and _dots_cycles(isa, problem, rows) < packed
+    return in_place, problem.v.column == F32.bytes
 
 
 def bf16_product(isa: Isa, problem: AttentionProblem) -> MacInstruction | None:
@@ -153,8 +193,8 @@ def attention_step(processor: Processor, space: Space, problem: AttentionProblem
     lanes, each = isa.lanes, PAIR if rounded else 1  # elements of a 32-bit group
     rows, keys, depth, width = problem.rows, problem.keys, problem.depth, problem.width
     q, k, v, mask, y = problem.q, problem.k, problem.v, problem.mask, problem.y
-    block, blocks = _blocks(problem)
-    tile = _tile(problem, lanes, rounded)
+    block, blocks = _blocks(isa, problem, rounded)
+    tile = _tile(isa, problem, rounded)
     vector = lanes * F32.bytes
     queries_row, scores_row = (applied(_odd_lines, size * F32.bytes) for size in (depth, keys))
     sums_row = divide(width, lanes) * vector
@@ -166,10 +206,14 @@ def attention_step(processor: Processor, space: Space, problem: AttentionProblem
     key_panel, value_panel = divide(depth, each) * key_row, divide(keys, each) * value_row
     key_line, key_lines = _lines(tile.keys, depth, score.v * lanes, lanes)
     value_line, value_lines = _lines(tile.values, keys, weigh.v * lanes, lanes)
+    if tile.keys == IN_PLACE:
+        key_panel = 0
+    if tile.values == IN_PLACE:
+        value_row, value_panel = v.row, weigh.v * vector
     memory = {
         "queries": block * queries_row,
         "keys": key_panels * key_panel,
-        "values": value_panels * value_panel,
+        "values": 0 if tile.values == IN_PLACE else value_panels * value_panel,
         "scores": block * scores_row,
         "sums": block * sums_row,
         "factors": block * F32.bytes,
@@ -179,11 +223,9 @@ def attention_step(processor: Processor, space: Space, problem: AttentionProblem
     for name, taken in memory.items():
         starts[f"{name}_at"] = size
         size += divide(taken, _LINE) * _LINE
-    registers = line_registers(isa, divide(keys, lanes))
-    result = BF16 if rounded else F32
-    softmax = AxisTile(lanes, VECTORS, "Attention", False, registers, shift=mask is not None, y=result)
+    weights = weights_tile(isa, mask is not None, problem.scale, BF16 if rounded else F32)
     args: Args = {
-        "softmax": line_kernel(softmax, divide(keys, lanes), isa),
+        "softmax": MicroRef(weigh_rows, weights),
         "scale_rows": MicroRef(scale_rows, RowsTile(lanes, problem.y_type)),
         "round_rows": MicroRef(round_rows, RoundTile(lanes, problem.x_type)) if rounded else 0,
         "q": q.ref,
@@ -228,23 +270,25 @@ def attention_step(processor: Processor, space: Space, problem: AttentionProblem
         **worker_args("space", space, size, processor.threads),
         **starts,
         **_strip_args("score", isa, score),
+        **({"score_gemm": MicroRef(multiply_keys, DotsTile(lanes))} if tile.keys == IN_PLACE else {}),
         **_strip_args("weigh", isa, weigh),
     }
     parts = parts_if_shared(problem.flops) if processor.threads > 1 else 0
     return Step(attention, tile, args, parts)
 
 
-def _tile(problem: AttentionProblem, lanes: int, rounded: bool) -> AttentionTile:
+def _tile(isa: Isa, problem: AttentionProblem, rounded: bool) -> AttentionTile:
     """How operands are packed, and the output is stored."""
     q, k, v = problem.q, problem.k, problem.v
     if rounded:
         keys, values = (paired_packing(each.row, each.column, problem.x_type.bytes) for each in (k, v))
         assert keys is not None and values is not None
     else:
-        keys, values = (panel_packing(each.row, each.column) for each in (k, v))
+        ways = zip((k, v), _in_place(isa, problem, rounded), strict=True)
+        keys, values = (IN_PLACE if in_place else panel_packing(each.row, each.column) for each, in_place in ways)
     queries = ROUNDED if rounded and q.column == problem.x_type.bytes else panel_packing(q.row, q.column)
     output = COPIED if problem.y_type != F32 else panel_packing(problem.y.row, problem.y.column)
-    return AttentionTile(lanes, queries, keys, values, output, rounded)
+    return AttentionTile(isa.lanes, queries, keys, values, output, rounded)
 
 
 def _lines(packing: int, rows: int, columns: int, lanes: int) -> tuple[Any, Any]:

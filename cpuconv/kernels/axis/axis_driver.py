@@ -11,19 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from baselib.data_classes import dataclass
-from cpuconv.isa.vector import F32, I32, Vector
+from cpuconv.isa.vector import Vector
 from cpuconv.kernels.axis.axis_emitter import At, AxisLoops, AxisTile
-from cpuconv.kernels.elementwise.exponential import LN2, factors
+from cpuconv.kernels.elementwise.exponential import exp_below
 from cpuconv.kernels.elementwise.functions import EMITTERS, Math
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 
 _log = EMITTERS["log"]
-_LEAST = -87.0  # e to this power is the smallest normal number; below, the result is zero
 
 
 # --- operations on a line -------------------------------------------------------------------------------------------
@@ -33,51 +30,18 @@ def _softmax(loops: AxisLoops) -> None:
     """exp(x - max) / sum of exp(x - max)."""
     vec = loops.vec
     top = loops.reduce("top", At.input)
-    total = loops.reduce("sum", lambda at: at.save(_exp_below(vec, vec.sub(at.input(), top[at.column]))))
+    total = loops.reduce("sum", lambda at: at.save(exp_below(vec, vec.sub(at.input(), top[at.column]))))
     inverse = [vec.div(vec.constant(1.0), value) for value in total]
     loops.each(lambda at: at.store(vec.mul(at.saved(), inverse[at.column])))
-
-
-def _weights(loops: AxisLoops) -> None:
-    """exp(s - max), where s = x · `numbers` + mask at `scale`; the inverse of their sum goes to `bias`.
-
-    Weights of a row of -inf are 0, with an infinite inverse.
-    """
-    vec, masked = loops.vec, loops.tile.shift
-    times = vec.broadcast(loops.numbers)
-    times = times if masked else vec.mul(times, vec.constant(1 / LN2))  # powers of 2
-
-    def score(at: At) -> Any:
-        if not masked:
-            return vec.mul(at.input(), times)
-        return vec.fma(at.input(), times, at.load(vec.offset(loops.scale, at.offset)))
-
-    lowest = vec.constant(float(np.finfo(np.float32).min))
-    top = [vec.maximum(lowest, value) for value in loops.reduce("top", score)]
-    less = [vec.negative(value) for value in top]
-
-    def weight(at: At) -> Any:
-        if masked:
-            return _exp_below(vec, vec.sub(score(at), top[at.column]))
-        return _exp_below(vec, vec.fma(at.input(), times, less[at.column]), LN2)
-
-    total = loops.reduce("sum", lambda at: at.save(weight(at)))
-    inverse = vec.builder.extract_element(vec.div(vec.constant(1.0), total[0]), I32(0))
-    vec.builder.store(inverse, vec.builder.bitcast(loops.bias, F32.as_pointer()))
 
 
 def _log_softmax(loops: AxisLoops) -> None:
     """x - max - log(sum of exp(x - max))."""
     vec = loops.vec
     top = loops.reduce("top", At.input)
-    total = loops.reduce("sum", lambda at: _exp_below(vec, vec.sub(at.input(), top[at.column])))
+    total = loops.reduce("sum", lambda at: exp_below(vec, vec.sub(at.input(), top[at.column])))
     less = [_log(vec, value) for value in total]
     loops.each(lambda at: at.store(vec.sub(vec.sub(at.input(), top[at.column]), less[at.column])))
-
-
-def _exp_below(vec: Math, x: Any, times: float = 1.0) -> Any:
-    """e^(times·x) for x <= 0 to 3 ulp; exactly zero where it is below the normal numbers. `times`: 1, or LN2."""
-    return vec.where("<", x, vec.constant(_LEAST / times), vec.constant(0.0), vec.mul(*factors(vec, x, times)))
 
 
 def _standard(loops: AxisLoops, affine: Callable[[At, Any], Any]) -> None:
@@ -137,7 +101,6 @@ def _square(vec: Math, x: Any) -> Any:
 
 OPERATIONS: dict[str, Callable[[AxisLoops], None]] = {
     "Softmax": _softmax,
-    "Attention": _weights,
     "LogSoftmax": _log_softmax,
     "LayerNormalization": _layer_normalization,
     "InstanceNormalization": _instance_normalization,

@@ -54,7 +54,7 @@ class AxisTile:
     epsilon : float
         Epsilon of normalisations.
     shift : bool
-        Whether normalisations add a bias, and attention a mask.
+        Whether normalisations add a bias.
     x, y : Element
         Types of input and output: float32, bfloat16, or quantised int8 or uint8.
     """

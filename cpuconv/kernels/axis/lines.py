@@ -24,7 +24,7 @@ from cpuconv.problem.integers import divide
 from cpuconv.symbolic.sizes import applied, is_symbolic, now
 
 VECTORS = 4  # independent vectors per iteration, to hide the latency of an addition
-_ALONG = ("LayerNormalization", "Attention")  # operations with operands per element of a line: it must be contiguous
+_ALONG = ("LayerNormalization",)  # operations with operands per element of a line: it must be contiguous
 _LINE = 64  # bytes per cache line
 
 

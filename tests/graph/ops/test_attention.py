@@ -175,10 +175,11 @@ class TestElements:
         y = self.both([np.zeros_like(q), k, v])
         np.testing.assert_allclose(y, np.broadcast_to(v.mean(0), y.shape), rtol=0, atol=1e-6)
 
-    def test_large_scores(self):
+    @pytest.mark.parametrize("scale", (1e5, -1e5))
+    def test_large_scores(self, scale):
         q, k, v = operands(np.random.default_rng(0), (), 20, 33, 8, 12)
-        y = self.both([q, k, v], scale=1e5)
-        largest = (q.astype(np.float64) @ k).argmax(-1)
+        y = self.both([q, k, v], scale=scale)
+        largest = (q.astype(np.float64) @ k * scale).argmax(-1)
         np.testing.assert_allclose(y, v[largest], rtol=1e-6)
 
     def test_nan_and_infinity(self):

@@ -133,7 +133,7 @@ KEPT = {
     "a divisor of zero": weights((q @ k) / np.float32(0)) @ v,
     "another axis": op.Softmax(q @ k, axis=2) @ v,
     "scores that are read": (weights(SCORES) @ v, op.Exp(SCORES)),
-    "few queries": weights(feed(2, 3, 7, 16) @ k) @ v,
+    "one query": weights(feed(2, 3, 1, 16) @ k) @ v,
     "a factor per key": weights((q @ k) * array(3, 1, 11)) @ v,
     "a bias per window": shifted(array(1, 4, 1, 9, 9), array(8, 3, 9, 9)) @ window[2],
     "a mask per query": weights((q @ k) + feed(2, 1, 9, 1)) @ v,
