@@ -82,6 +82,29 @@ def subjects(threads: int) -> dict[str, Callable[[], object]]:
 
         tensors = torch.from_numpy(x), torch.nn.Parameter(torch.from_numpy(w))
         found["conv2d(x, w), torch"] = lambda: cpuconv.conv2d(*tensors, padding=1, threads=threads)
+    if importlib.util.find_spec("onnx"):
+        found |= of_networks(x, threads)
+    return found
+
+
+def of_networks(x: np.ndarray, threads: int) -> dict[str, Callable[[], object]]:
+    """Return the calls of a network of one Relu, in ONNX Runtime, too, if it is installed."""
+    import onnx
+
+    import cpuconv
+
+    ends = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, x.shape) for name in "xy"]
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["x"], ["y"])], "relu", ends[:1], ends[1:])
+    file = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9)
+    model, feed = cpuconv.compile(file, threads=threads), {"x": x}
+    found: dict[str, Callable[[], object]] = {"Model.run, Relu": lambda: model.run(feed)}
+    if importlib.util.find_spec("onnxruntime"):
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        session = onnxruntime.InferenceSession(file.SerializeToString(), options, ["CPUExecutionProvider"])
+        found["ONNX Runtime, Relu"] = lambda: session.run(None, feed)
     return found
 
 

@@ -75,6 +75,10 @@ def power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.where(y == 0.5, root(x), np.power(x, y))
 
 
+def _choose(condition: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.where(condition != 0, x, y)
+
+
 def _elu(f: Any, x: Any, alpha: Any) -> Any:
     """x above 0, alpha (e^x - 1) below."""
     return f("add", f("max", x, 0.0), f("mul", alpha, f("expm1", f("min", x, 0.0))))
@@ -85,6 +89,8 @@ def _swish(f: Any, x: Any, alpha: Any) -> Any:
 
 
 _SELU_ALPHA, _SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875  # float32, as ONNX states them
+
+COMPARISONS = (np.equal, np.less, np.less_equal, np.greater, np.greater_equal)
 
 FUNCTIONS: dict[str, Function] = {
     "relu": made_of(lambda f, x: f("max", x, 0.0), scalars=()),
@@ -125,7 +131,8 @@ FUNCTIONS: dict[str, Function] = {
     "sin": Function(np.sin, 14),
     "cos": Function(np.cos, 15),
     "prelu": Function(lambda x, slope: np.where(x < 0, x * slope, x), 1.5),
-    "where": Function(lambda seen, x, y: np.asarray(np.where(seen != 0, x, y)), 1),
+    "choose": Function(_choose, 1),
+    **{each.__name__: Function(each, 1) for each in COMPARISONS},  # 1 where they hold, else 0
     "above": Function(lambda x, threshold: np.where(x > threshold, x, 0), 1),
 }
 """Functions by the names that expressions and activations use."""

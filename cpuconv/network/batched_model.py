@@ -15,7 +15,7 @@ from cpuconv.graph.ir import Value
 from cpuconv.graph.stopping import Stop
 from cpuconv.memory.aligned import aligned
 from cpuconv.network.model import Model
-from cpuconv.network.ports import Port, arrays_for, converted, fed
+from cpuconv.network.ports import OutputArrays, Port, converted, fed
 from cpuconv.network.thread_count import timed
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class BatchedModel(Model):
         if items in self._models:
             return self._models[items]._run({**given, **others}, out, stop, False)
         values = {port.name: self.at(port, items) for port in self._models[max(self._models)].outputs}
-        outputs = arrays_for(values, {} if out is None else out, [*given.values()])
+        outputs = OutputArrays(values).given({} if out is None else out, [*given.values()])
         start = 0
         for size in self._split(items):
             rows = slice(start, min(start + size, items))

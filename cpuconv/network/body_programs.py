@@ -18,7 +18,7 @@ from cpuconv.memory.aligned import aligned
 from cpuconv.network.control.bodies import Ends, as_inputs
 from cpuconv.network.control.flow import Flow
 from cpuconv.network.dynamic_suffix import DynamicSuffix
-from cpuconv.network.ports import arrays_for, sizes
+from cpuconv.network.ports import sizes
 from cpuconv.network.running.executable import Executable
 from cpuconv.network.running.execution_context import ExecutionContext
 from cpuconv.network.sizes.specialise import sized
@@ -212,7 +212,7 @@ class ProgramStep:
         """Run a program that has a dynamic suffix."""
         graph, made = self._body.ends.graph, self._made
         assert made is not None and made.suffix is not None
-        outputs = arrays_for(made.executable.outputs, {}, inputs)
+        outputs = made.executable.output_arrays.new()
         made.executable.run(inputs, list(outputs.values()), stop=stop)
         known: Mapping[str, np.ndarray] = {**dict(zip(graph.inputs, inputs, strict=True)), **outputs}
         results = made.suffix.finished(known, stop)

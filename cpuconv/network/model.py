@@ -18,7 +18,7 @@ from cpuconv.graph.stopping import Stop
 from cpuconv.memory.mapped_files import check_unchanged
 from cpuconv.network.definition import Definition
 from cpuconv.network.model_reports import ModelReports
-from cpuconv.network.ports import Port, arrays_for, converted, fed
+from cpuconv.network.ports import Port, converted, fed
 from cpuconv.network.program_cache import ProgramCache
 from cpuconv.network.reports.stats import LATEST
 
@@ -231,9 +231,11 @@ class Model(ModelReports):
             return opened.model.run({**opened.arrays, **feed}, out, stop=stop, convert=convert)
         arrays = fed(self.inputs, converted(self.inputs, feed) if convert else feed)
         made, given = self._programs.fitting(arrays)
-        outputs = arrays_for(made.executable.outputs, {} if out is None else out, arrays)
+        executable = made.executable
+        found = executable.output_arrays
+        outputs = found.new() if out is None else found.given(out, arrays)
         try:
-            made.executable.run(given, list(outputs.values()), stop=stop)
+            executable.run(given, list(outputs.values()), stop=stop)
             if made.suffix is not None:
                 known = dict(zip(self._definition.inputs, arrays, strict=True))
                 outputs = made.suffix.finished({**known, **outputs}, stop)

@@ -10,7 +10,7 @@ from baselib.text import count_of
 from cpuconv.errors import ArgumentError, SourceError, must
 from cpuconv.network.background_runs import BackgroundRuns
 from cpuconv.network.definition import Definition
-from cpuconv.network.ports import Port, arrays_for, fed
+from cpuconv.network.ports import Port, fed
 from cpuconv.network.program_cache import ProgramCache
 from cpuconv.network.reports.stats import RunLog, Stats
 from cpuconv.runtime.code.cache import Statistics
@@ -82,7 +82,7 @@ class ModelReports(BackgroundRuns):
         arrays = fed(self.inputs, feed)
         made, given = self._programs.fitting(arrays)
         made = self._programs.builder.detailed(made)
-        outputs = arrays_for(made.executable.outputs, {}, arrays)
+        outputs = made.executable.output_arrays.new()
         head = profile(made.executable, given, list(outputs.values()), runs, watch=watch)
         if made.suffix is None:
             return head

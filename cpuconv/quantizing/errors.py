@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Protocol
@@ -11,7 +10,7 @@ import numpy as np
 
 from cpuconv.graph.ir import Graph
 from cpuconv.network.model import Model
-from cpuconv.network.precision.errors import number_of, relative_rms
+from cpuconv.network.precision.errors import number_of, relative_error, relative_rms, squared_errors
 from cpuconv.network.precision.low_margin import LowMargin, logits_of
 from cpuconv.network.precision.prediction_bound import bounded_error, needed_tolerance
 from cpuconv.network.running.packed import OF_TRIES, Packed
@@ -146,9 +145,10 @@ def bounded_measure_of(metric: Metric | None) -> Callable[[], Measure]:
 
 
 class RelativeError:
-    """Relative RMS error over all samples; for several outputs, the maximum.
+    """Relative RMS error over all samples, by groups of columns; for several outputs, the maximum.
 
-    Infinite if an output has another shape, or if the non-finite values differ.
+    Infinite if an output has another shape, or if the non-finite values differ. Outputs whose number of columns varies
+    between samples are one column.
     """
 
     def __init__(self) -> None:
@@ -157,29 +157,16 @@ class RelativeError:
     def add(self, exact: Outputs, rough: Outputs) -> None:
         """Add a sample."""
         for name, array in exact.items():
-            squares = _squares(array, rough[name])
-            self._sums[name] = self._sums.get(name, np.zeros(2)) + squares
+            squares = squared_errors(array, rough[name])
+            known = self._sums.get(name, np.zeros_like(squares))
+            if known.shape != squares.shape:
+                known, squares = (each.sum(1, keepdims=True) for each in (known, squares))
+            self._sums[name] = known + squares
 
     @property
     def value(self) -> float:
         """Error of the samples so far."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            parts = [float(np.nan_to_num(part / whole, posinf=np.inf)) for part, whole in self._sums.values()]
-        return math.sqrt(max(parts, default=0.0))
-
-
-def _squares(exact: np.ndarray, rough: np.ndarray) -> tuple[float, float]:
-    """Sums of squares of differences and of values."""
-    if exact.shape != rough.shape:
-        return np.inf, 1.0
-    right, got = exact.astype(np.float64), rough.astype(np.float64)
-    finite = np.isfinite(right)
-    if not finite.all():
-        if not np.array_equal(right[~finite], got[~finite], equal_nan=True):
-            return np.inf, 1.0
-        right, got = right[finite], got[finite]
-    difference = float(np.square(got - right).sum())
-    return np.inf if np.isnan(difference) else difference, float(np.square(right).sum())
+        return max(map(relative_error, self._sums.values()), default=0.0)
 
 
 class _Values:

@@ -95,7 +95,8 @@ def quantize(
         first; layers whose inputs have few values stay float32 too. None: no limit.
     metric : callable or None
         Error function of two dicts of a sample's outputs, float32 and int8. It returns 0 or more; 0 means equal. Its
-        mean over samples is used. None: the relative RMS error over all samples, the maximum over outputs.
+        mean over samples is used. None: the relative RMS error over all samples, the maximum over outputs, and over
+        groups of columns of very different size within outputs (N, A, B), such as coordinates and scores of boxes.
     layers : int
         Minimum number of layers that stay float32: those with the largest error per saved second.
     method : "mse", "percentile", "entropy" or "minmax"

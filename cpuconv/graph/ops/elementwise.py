@@ -40,7 +40,7 @@ from cpuconv.kernels.elementwise.driver import MOST_OPERANDS, crossed, elementwi
 from cpuconv.kernels.elementwise.expression import Constant, Expression, Operand, apply
 from cpuconv.problem.quantization import bounds
 
-_INT8_DTYPES, _BOOL = (U8.dtype, S8.dtype), np.dtype(bool)
+_INT8_DTYPES, BOOL = (U8.dtype, S8.dtype), np.dtype(bool)
 Form = Callable[..., Any]  # maps node and operands (None: absent) to an expression or None
 
 # --- forms ----------------------------------------------------------------------------------------------------------
@@ -150,6 +150,8 @@ def _expression(node: Node, *operands: Expression) -> Expression:
     return tree if operands == tuple(map(Operand, range(len(operands)))) else tree.substituted(operands)
 
 
+_COMPARISONS = {"Equal": "equal", "Less": "less", "LessOrEqual": "less_equal"}
+_COMPARISONS |= {"Greater": "greater", "GreaterOrEqual": "greater_equal"}
 FORMS: dict[str, Form] = {
     "Elementwise": _expression,
     # activations
@@ -192,7 +194,9 @@ FORMS: dict[str, Form] = {
     "Floor": _plain("floor"),
     "Ceil": _plain("ceil"),
     "Round": _plain("round"),
-    "Where": _plain("where"),
+    # comparisons and logic of bool, which is 0 or 1
+    **{op: _plain(function) for op, function in _COMPARISONS.items()},
+    "Where": _plain("choose"),
     # quantisation
     "QuantizeLinear": _quantize,
     "DequantizeLinear": _dequantize,
@@ -206,6 +210,7 @@ _MANY = "x*: float32|number ~(S...) -> y: float32 (S...)"
 SIGNATURES = {
     **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Pow", "PRelu"), _TWO),
     **dict.fromkeys(("Min", "Max", "Sum", "Mean"), _MANY),
+    **dict.fromkeys(_COMPARISONS, _TWO.replace("y: float32", "y: bool")),
     "Clip": "x: float32 (S...), low?: float32|number, high?: float32|number -> y: float32 (S...)",
     "Elementwise": "x*: bool|uint8|int8|int32|float32|number ~(S...) -> y: uint8|int8|float32 (S...)",
     "Where": "seen: bool|number ~(S...), x: float32|number ~(S...), y: float32|number ~(S...) -> z: float32 (S...)",
@@ -225,12 +230,13 @@ def expression_of(node: Node, inputs: Inputs) -> Expression | None:
     tree = _formed(node, _operands(inputs))
     if tree is None or not 0 < len(tree.operands) <= MOST_OPERANDS:
         return None
-    types = {inputs[position].dtype for position in (0, *tree.operands)}  # the output has the first one's type
+    first = int(node.op == "Where")  # the output has its type
+    types = {inputs[position].dtype for position in (first, *tree.operands) if position >= first}
     if node.op == "QuantizeLinear":
         types |= {inputs[1].dtype, node["precision"] or FLOAT32}  # type of the quotient
         return tree if types == {FLOAT32} and _type_of(node, inputs) in _INT8_DTYPES else None
     if node.op in ("DequantizeLinear", "Elementwise", "Where"):
-        supported = types <= {FLOAT32, _BOOL, S32.dtype, *_INT8_DTYPES}
+        supported = types <= {FLOAT32, BOOL, S32.dtype, *_INT8_DTYPES}
         return tree if supported and _type_of(node, inputs) in (FLOAT32, *_INT8_DTYPES) else None
     return tree if types == {FLOAT32} else None
 
@@ -268,7 +274,7 @@ def _type_of(node: Node, inputs: Inputs) -> np.dtype:
         return quantised_type(node, given(inputs, 2))
     if node.op == "DequantizeLinear":
         return node["output_dtype"] or inputs[1].dtype
-    return node.attributes.get("to") or inputs[1 if node.op == "Where" else 0].dtype
+    return BOOL if node.op in _COMPARISONS else node.attributes.get("to") or inputs[node.op == "Where"].dtype
 
 
 def _operand(position: int, value: Value | None) -> Expression | None:
@@ -294,7 +300,7 @@ def _form_with_blocks(value: Any, shape: Sequence[int]) -> str | None:
     if not _all_channels(value, shape):
         return STRIDED
     full = len(value.shape) == len(shape)
-    return None if value.dtype == _BOOL or not (full or value.array is not None) else BLOCKED if full else ""
+    return None if value.dtype == BOOL or not (full or value.array is not None) else BLOCKED if full else ""
 
 
 def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
@@ -306,10 +312,11 @@ def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     if 0 in shape:
         return []
     read = {position: inputs[position] for position in tree.operands}
-    rounds = result == FLOAT32 and {value.dtype for value in read.values()} <= {FLOAT32, _BOOL}
-    orders = (DENSE, CHANNELS_LAST) if len(shape) in (3, 4) and target.channels_last else (DENSE,)
+    rounds = result == FLOAT32 and {value.dtype for value in read.values()} <= {FLOAT32, BOOL}
+    image = len(shape) in (3, 4) and BOOL not in {result, *(value.dtype for value in inputs if value)}
+    orders = (DENSE, CHANNELS_LAST) if image and target.channels_last else (DENSE,)
     kinds = target.forms(STRIDED) if rounds else (STRIDED,)
-    free = [at for at, value in read.items() if value.array is None and value.dtype != _BOOL]
+    free = [at for at, value in read.items() if value.array is None and value.dtype != BOOL]
     wide = len(free) > 2  # of two operands, one may be bfloat16 and the other float32
     mixed = ([each] * len(free) for each in kinds) if wide else itertools.product(kinds, repeat=len(free))
     typed = [dict(zip(free, each, strict=True)) for each in mixed]
@@ -318,7 +325,7 @@ def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
         for plain, forms in itertools.product(orders, typed)
         for output in (target.forms(plain) if rounds else (plain,))
     ]
-    if len(shape) in (3, 4):
+    if image:
         forms_with_blocks = {position: _form_with_blocks(value, shape) for position, value in read.items()}
         if BLOCKED in forms_with_blocks.values() and None not in forms_with_blocks.values():
             blocks = target.blocks() if rounds else (BLOCKED,)
@@ -346,7 +353,7 @@ def _plain_form(value: Value, shape: Sequence[int], plain: str, form: str) -> st
 
 
 def _lower(call: Call) -> list[Step]:
-    output = call.y
+    output = call.y.numbers()
     values = [place and Value(place.shape, place.number, place.array) for place in call.inputs]
     read, tree = _compact(call.node, _operands(values))
     operands, copies = [], []
@@ -362,9 +369,9 @@ def _lower(call: Call) -> list[Step]:
 
 def _place(call: Call, position: int, output: TensorView) -> TensorView:
     """View of an operand; a constant of lower rank is packed into the channel blocks of the output."""
-    place = call.inputs[position]
-    assert place is not None
-    place = replace(place, dtype=U8.dtype) if place.dtype == _BOOL else place
+    given = call.inputs[position]
+    assert given is not None
+    place = given.numbers()
     array, shape, block = place.array, (1, *place.shape), call.target.isa.block(place.element)
     if call.offer.inputs[position] or array is None:
         return place

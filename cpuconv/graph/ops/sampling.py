@@ -25,6 +25,7 @@ from cpuconv.kernels.binding.tensor_view import BLOCKED, DENSE, FLOAT32, STRIDED
 from cpuconv.kernels.sampling import attention, columns, definition, grid_sample, regions
 from cpuconv.kernels.sampling.images import MAX_IMAGE
 from cpuconv.kernels.sampling.taps import TapsTile
+from cpuconv.problem.integers import divide
 
 
 def _defined(function: Callable[..., np.ndarray]) -> Reference:
@@ -33,8 +34,9 @@ def _defined(function: Callable[..., np.ndarray]) -> Reference:
 
 
 def _tile(call: Call) -> TapsTile:
-    node = call.node
-    return TapsTile(call.target.isa.lanes, node["mode"], node["padding_mode"], bool(node["align_corners"]))
+    node, axes = call.node, len(call.x.shape) - 2
+    aligned = bool(node["align_corners"])
+    return TapsTile(call.target.isa.lanes, node["mode"], node["padding_mode"], aligned, axes=axes)
 
 
 def _is_float32(inputs: Inputs) -> bool:
@@ -52,12 +54,12 @@ def _infer(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
-    """Offer for images, with channels contiguous or not."""
+    """Offer for images and 3-D tensors, with channels contiguous or not."""
     x, grid = inputs
-    if len(x.shape) != 4 or not _is_float32(inputs) or blocked_size(x, target) * F32.bytes >= MAX_IMAGE:
+    image = divide(x.shape[1], target.isa.lanes) * target.isa.lanes * math.prod(x.shape[2:])
+    if len(x.shape) not in (4, 5) or not _is_float32(inputs) or image * F32.bytes >= MAX_IMAGE:
         return []
-    points = grid.shape[1] * grid.shape[2]
-    seconds = grid_sample.seconds(target, node["mode"], x.shape, points, copied=True)
+    seconds = grid_sample.seconds(target, node["mode"], x.shape, math.prod(grid.shape[1:-1]))
     return [Offer((STRIDED, DENSE), (DENSE,), seconds)]
 
 
@@ -143,7 +145,7 @@ _WINDOW = {"dilations": None, "group": 1, "kernel_shape": None, "offset_group": 
 _REGIONS = {"coordinate_transformation_mode": "half_pixel", "mode": "avg", "output_height": 1, "output_width": 1}
 _REGIONS |= {"sampling_ratio": 0, "spatial_scale": 1.0}
 _SAMPLED: dict[str, Any] = {"mixed": True, "window": True, "offers": _offers, "lower": _lower}
-_SAMPLED["signature"] = "x: float32 (N C H W), grid: float32 (N P Q 2) -> y: float32 (N C P Q)"
+_SAMPLED["signature"] = "x: float32 (N C S...), grid: float32 (N P... A) -> y: float32 (N C P...)"
 _LEVELS: dict[str, Any] = {"own": True, "offers": _offer_attention, "lower": _lower_attention}
 _LEVELS["signature"] = "weights: float32 (M 1 Q S), levels*: float32 -> y: float32 (N Q D)"
 _PRODUCT: dict[str, Any] = {"product": True, "window": True}

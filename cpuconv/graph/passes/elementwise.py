@@ -19,7 +19,7 @@ from cpuconv.elements import OF_DTYPE
 from cpuconv.graph.ir import Graph, Node, merged_parts
 from cpuconv.graph.ops import TABLE
 from cpuconv.graph.ops.base import broadcast_shapes
-from cpuconv.graph.ops.elementwise import FORMS, expression_of
+from cpuconv.graph.ops.elementwise import BOOL, FORMS, expression_of
 from cpuconv.graph.passes.rewriting import Maker, Pass, Rewrite
 from cpuconv.graph.passes.scaled import INT8_DTYPES, QUANTISATION
 from cpuconv.kernels.binding.tensor_view import FLOAT32
@@ -112,7 +112,7 @@ def _piece(graph: Graph, node: Node) -> _Piece | None:
     """Expression of a single node; None if it is not elementwise."""
     inputs = graph.operands(node)
     tree = None if node.semantics is not None else expression_of(node, inputs)
-    if tree is None:
+    if tree is None or graph.value(node.outputs[0]).dtype == BOOL:
         return None
     read = {position: node.inputs[position] for position in tree.operands}
     names = tuple(dict.fromkeys(read.values()))

@@ -91,6 +91,11 @@ def _reduction(
     return emit
 
 
+def reduces(operation: str) -> bool:
+    """Whether an operation gives one element per line."""
+    return operation.startswith("Reduce")
+
+
 def _itself(vec: Math, x: Any, count: Any = None) -> Any:
     return x
 
@@ -140,7 +145,7 @@ def work_on_line(
     Parameters
     ----------
     x_step, y_step
-        Across: bytes between elements of a line.
+        Across: bytes between elements of a line. Several lines: `x_step` has the bytes between them.
     valid
         Masked: number of lanes that are lines.
     numbers
@@ -178,23 +183,35 @@ def work_on_lines(tile, worker, before, part, parts, args):
     `wide` blocks have `tile.vectors` vectors of lines, the others one vector.
     """
     units = args.images * args.rows * args.blocks
-    for unit in range(units * part // parts, units * (part + 1) // parts):
-        row = unit // args.blocks
-        block = unit - row * args.blocks
-        image = row // args.rows
-        channel = row % args.channels * args.channel_step
+    first_unit, last_unit = units * part // parts, units * (part + 1) // parts
+    line = first_unit // args.blocks
+    block = first_unit - line * args.blocks
+    image = line // args.rows
+    row = line - image * args.rows
+    channel = line % args.channels
+    for _ in range(first_unit, last_unit):
         vector = block * tile.vectors if block < args.wide else block + args.wide * (tile.vectors - 1)
         first = vector * tile.lanes
         call_work(
             args.micro if block < args.wide else args.micro_last,
-            x=args.x + image * args.x_image + (row - image * args.rows) * args.x_row + tile.x_bytes * first,
+            x=args.x + image * args.x_image + row * args.x_row + tile.x_bytes * first,
             x_step=args.x_step,
-            y=args.y + image * args.y_image + (row - image * args.rows) * args.y_row + tile.y_bytes * first,
+            y=args.y + image * args.y_image + row * args.y_row + tile.y_bytes * first,
             y_step=args.y_step,
             size=args.size,
             valid=min(tile.lanes, args.inner - first),
-            scale=args.scale + channel,
-            bias=args.bias + channel,
+            scale=args.scale + channel * args.channel_step,
+            bias=args.bias + channel * args.channel_step,
             numbers=args.numbers,
             scratch=args.scratch + worker * args.scratch_step,
         )
+        block += 1  # counters, as three divisions take as long as a short line
+        if block == args.blocks:
+            block = 0
+            row += 1
+            channel += 1
+            if row == args.rows:
+                row = 0
+                image += 1
+            if channel == args.channels:
+                channel = 0

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from baselib.data_classes import dataclass
@@ -55,6 +56,8 @@ class AxisTile:
         Epsilon of normalisations.
     shift : bool
         Whether normalisations add a bias.
+    lines : int
+        Contiguous lines per call of a reduction, in registers one after another: 1 or `lanes`.
     x, y : Element
         Types of input and output: float32, bfloat16, or quantised int8 or uint8.
     """
@@ -67,6 +70,7 @@ class AxisTile:
     masked: bool = False
     epsilon: float = 0.0
     shift: bool = False
+    lines: int = 1
     x: Element = FLOATS
     y: Element = FLOATS
 
@@ -306,8 +310,17 @@ class AxisLoops:
     def reduce(self, kind: str, body: Callable[[At], Any]) -> list[Any]:
         """Reduce the values of `body` for the elements of a line: one vector per column of lines.
 
-        Along a line, every lane of every column has the result.
+        Along a line, every lane of every column has the result; along several lines, each lane that of one line.
         """
+        vec, combine = self.vec, COMBINE[kind][1]
+        if self.tile.lines > 1:
+            starts = [vec.offset(self.x, vec.builder.mul(I64(at), self.x_step)) for at in range(self.tile.lines)]
+            return [_fold_lines(vec, combine, [replace(self, x=start)._columns(kind, body) for start in starts])]
+        values = self._columns(kind, body)
+        return values if self.tile.across else [_fold_lane(vec, combine, values)] * self.tile.vectors
+
+    def _columns(self, kind: str, body: Callable[[At], Any]) -> list[Any]:
+        """Reduce vectors to one per column of lines; along a line, to one."""
         vec, (neutral, combine) = self.vec, COMBINE[kind]
         start = vec.constant(neutral)
 
@@ -318,29 +331,49 @@ class AxisLoops:
             return combine(vec, value, new)
 
         values = self.sweep([start] * self.tile.vectors, step)
-        if self.tile.across:
-            return values
-        while len(values) > 1:
+        while len(values) > 1 and not self.tile.across:
             half = len(values) // 2
             values = [combine(vec, a, b) for a, b in zip(values[:half], values[half:], strict=True)]
-        (total,) = values
-        distance = vec.lanes // 2
-        while distance:
-            turned = vec.shuffle(total, total, [lane ^ distance for lane in range(vec.lanes)])
-            total, distance = combine(vec, total, turned), distance // 2
-        return [total] * self.tile.vectors
+        return values
 
     def result(self, values: list[Any]) -> None:
         """Store one element per line."""
         vec = self.vec
         written = self.ends[1]
-        if not self.tile.across and isinstance(written, Bytes):
+        one_line = not self.tile.across and self.tile.lines == 1
+        if one_line and isinstance(written, Bytes):
             one = vec.builder.extract_element(written.of(values[0]), I32(0))
             store_int(Vector(vec.builder, 1), self.tile.y, one, self.y, fits=True)
             return
-        if not self.tile.across:
+        if one_line:
             store_float(Vector(vec.builder, 1), self.tile.y, vec.builder.extract_element(values[0], I32(0)), self.y)
             return
         mask = first_lanes(vec, self.valid) if self.tile.masked else None
         for j, value in enumerate(values):
             At(vec, None, self.spot(self.y, self.tile.y, j), None, j, mask, None, *self.ends).store(value)
+
+
+def _fold_lane(vec: Math, combine: Callable[[Vector, Any, Any], Any], values: Sequence[Any]) -> Any:
+    """Reduce the lanes of one vector; every lane of the result has their value."""
+    (total,), distance = values, vec.lanes // 2
+    while distance:
+        turned = vec.shuffle(total, total, [lane ^ distance for lane in range(vec.lanes)])
+        total, distance = combine(vec, total, turned), distance // 2
+    return total
+
+
+def _fold_lines(vec: Math, combine: Callable[[Vector, Any, Any], Any], lines: Sequence[Sequence[Any]]) -> Any:
+    """Reduce the lanes of each vector, as many as there are lanes; lane i of the result has vector i's value.
+
+    The order of operations is that of `_fold_lane`. Each step halves the vectors and the lanes that hold one line.
+    """
+    totals, run = [total for (total,) in lines], vec.lanes
+    while run > 1:
+        half = run // 2
+        kept = [lane for lane in range(2 * vec.lanes) if lane % run < half]  # first halves of runs of both vectors
+        pairs = list(zip(totals[::2], totals[1::2], strict=True))
+        totals = [
+            combine(vec, vec.shuffle(a, b, kept), vec.shuffle(a, b, [lane + half for lane in kept])) for a, b in pairs
+        ]
+        run = half
+    return totals[0]

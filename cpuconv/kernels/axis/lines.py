@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import typing
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,11 +14,11 @@ import numpy as np
 from baselib.data_classes import dataclass
 from cpuconv.elements import F32
 from cpuconv.isa import Isa
-from cpuconv.kernels.axis.axis_driver import AxisDriverTile, work_on_line, work_on_lines
+from cpuconv.kernels.axis.axis_driver import AxisDriverTile, reduces, work_on_line, work_on_lines
 from cpuconv.kernels.axis.axis_emitter import LINE_REGISTERS, AxisTile
 from cpuconv.kernels.binding.arguments import worker_args
 from cpuconv.kernels.binding.processor import Processor
-from cpuconv.kernels.binding.steps import MicroRef, OneOf, Space, Step
+from cpuconv.kernels.binding.steps import Args, MicroRef, OneOf, Space, Step
 from cpuconv.kernels.binding.tensor_view import TensorView
 from cpuconv.kernels.copies.moving import move_tensor
 from cpuconv.problem.integers import divide
@@ -160,7 +161,33 @@ def line_steps(
     }
     parts = processor.parts(x.size + y.size)
     driver = AxisDriverTile(isa.lanes, VECTORS, x.element.bytes, y.element.bytes)
-    return [*steps, Step(work_on_lines, driver, args, parts), *after]
+    calls = [args]
+    if registers and reduces(operation) and not is_symbolic(vectors):
+        calls = _several_lines(args, replace(many, lines=isa.lanes), x, y)
+    return [*steps, *(Step(work_on_lines, driver, each, parts) for each in calls), *after]
+
+
+def _several_lines(args: Args, tile: AxisTile, x: TensorView, y: TensorView) -> list[Args]:
+    """Divide the lines of a reduction into groups of `tile.lines`, one call of a micro-kernel each, and single lines.
+
+    Outputs of a group must be adjacent. Otherwise all lines remain single.
+    """
+    count = tile.lines
+    images, rows, x_image, x_row, y_image, y_row = (
+        typing.cast(Any, args[name]) for name in ("images", "rows", "x_image", "x_row", "y_image", "y_row")
+    )
+    if not is_symbolic(rows) and rows == 1:  # lines are apart by the stride of images
+        images, rows, x_image, x_row, y_image, y_row = 1, images, 0, x_image, 0, y_image
+    if not is_symbolic(rows) and rows < count or is_symbolic(y_row) or y_row != y.element.bytes:
+        return [args]
+    groups = rows // count
+    done = groups * count
+    both: Args = {**args, "images": images, "x_image": x_image, "y_image": y_image, "channels": 1}
+    several: Args = {"micro": MicroRef(work_on_line, tile), "rows": groups, "x_step": x_row}
+    several |= {"x_row": count * x_row, "y_row": count * y_row}
+    single: Args = {"x": x.ref + done * x_row, "y": y.ref + done * y_row, "rows": rows - done}
+    single |= {"x_row": x_row, "y_row": y_row}
+    return [both | several, both | single][: 1 + (is_symbolic(rows) or rows > done)]
 
 
 def line_registers(isa: Isa, vectors: int) -> int:
@@ -193,6 +220,8 @@ def line_tiles(isa: Isa, operation: str, **tile: Any) -> list[AxisTile]:
     along = [AxisTile(isa.lanes, VECTORS, operation, False, each, **tile) for each in registers]
     if operation in _ALONG:
         return along
+    if reduces(operation):
+        along += [replace(each, lines=isa.lanes) for each in along if each.registers]
     across = (
         AxisTile(isa.lanes, VECTORS, operation, True, **tile),
         AxisTile(isa.lanes, 1, operation, True, masked=True, **tile),

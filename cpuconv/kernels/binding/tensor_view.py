@@ -78,6 +78,10 @@ class TensorView:
         """Element type, for types that kernels support."""
         return OF_DTYPE[self.dtype]
 
+    def numbers(self) -> TensorView:
+        """The tensor, with bool as uint8."""
+        return replace(self, dtype=np.dtype(np.uint8)) if self.dtype == np.bool_ else self
+
     @lazy
     def format(self) -> str:
         """`DENSE`, `STRIDED` or `BLOCKED`, or one of these in bfloat16; a channels-last tensor is strided."""

@@ -6,6 +6,7 @@ Errors are within 1e-6 of the result; for powers below 1e8, within 3e-6; for act
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -139,10 +140,6 @@ def _above(vec: Math, x: Any, threshold: Any) -> Any:
     return vec.where(">", x, threshold, x, vec.constant(0.0))
 
 
-def _where(vec: Math, seen: Any, x: Any, y: Any) -> Any:
-    return vec.where("!=", seen, vec.constant(0.0), x, y)
-
-
 def _leaky_relu(vec: Math, x: Any, slope: Any) -> Any:
     positive = vec.builder.fcmp_ordered(">", x, vec.constant(0.0))
     return vec.builder.select(positive, x, vec.mul(x, slope))
@@ -153,6 +150,13 @@ def _hardsigmoid(vec: Math, x: Any) -> Any:
 
 
 # --- the table ------------------------------------------------------------------------------------------------------
+
+_SYMBOLS = {"equal": "==", "less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">="}
+
+
+def _compared(symbol: str, vec: Math, a: Any, b: Any) -> Any:
+    return vec.where(symbol, a, b, vec.constant(1.0), vec.constant(0.0))
+
 
 EMITTERS: dict[str, Callable[..., Any]] = {
     "add": Math.add,
@@ -180,7 +184,8 @@ EMITTERS: dict[str, Callable[..., Any]] = {
     "mish": _mish,
     "prelu": _prelu,
     "above": _above,
-    "where": _where,
+    "choose": lambda vec, condition, x, y: vec.where("==", condition, vec.constant(0.0), y, x),
+    **{name: functools.partial(_compared, symbol) for name, symbol in _SYMBOLS.items()},
     "leaky_relu": _leaky_relu,
     "sigmoid": sigmoid,
     "tanh": tanh,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from cpuconv.elements import F32
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Space, Step
@@ -17,18 +19,18 @@ MAX_IMAGE = 1 << 31  # bytes of an image
 def channels_last(
     processor: Processor, space: Space, x: TensorView, planes: bool = False
 ) -> tuple[list[Step], TensorView]:
-    """Copy images (N, C, H, W) of any strides, if needed, so that channels are contiguous; gives the calls, and them.
+    """Copy images (N, C, sizes...) of any strides, if needed, so that channels are contiguous; return calls and images.
 
     `planes`: channels may lie anywhere.
     """
-    _, c, height, width = x.shape
-    span = height * abs(x.strides[2]) + width * abs(x.strides[3])
+    _, c, *sizes = x.shape
+    span = sum(size * abs(stride) for size, stride in zip(sizes, x.strides[2:], strict=True))
     if (planes or x.strides[1] == F32.bytes) and span < MAX_IMAGE:
         return [], x
     lanes = processor.isa.lanes
     pitch = (c if c < lanes else divide(c, lanes) * lanes) * F32.bytes
-    strides = (height * width * pitch, F32.bytes, width * pitch, pitch)
-    copied = TensorView(space.reserve(x.shape[0] * strides[0]), x.shape, strides)
+    starts = [math.prod(sizes[at:]) * pitch for at in range(len(sizes) + 1)]
+    copied = TensorView(space.reserve(x.shape[0] * starts[0]), x.shape, (starts[0], F32.bytes, *starts[1:]))
     return move_tensor(processor, space, x, copied), copied
 
 

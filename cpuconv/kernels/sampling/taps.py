@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 from baselib.data_classes import dataclass
@@ -36,6 +36,8 @@ class TapsTile:
     runs : bool
         Whether the inputs of a point in a row of the image are a run of adjacent ones, with one offset. Rows must be at
         least as long as a run.
+    axes : int
+        Axes of the image: 2 or 3.
     """
 
     lanes: int
@@ -43,11 +45,17 @@ class TapsTile:
     padding: str
     aligned: bool
     runs: bool = False
+    axes: int = 2
 
     @property
     def count(self) -> int:
         """Inputs per point."""
-        return TAPS[self.mode] ** 2
+        return TAPS[self.mode] ** self.axes
+
+    @property
+    def run(self) -> int:
+        """Inputs per offset."""
+        return TAPS[self.mode] if self.runs else 1
 
 
 Tap = tuple[Any, Any]  # index along an axis, a whole float32 within its range, and weight
@@ -145,62 +153,88 @@ def _far(vec: Math, x: Any) -> Any:
     return vec.polynomial(x, [_KEYS, -5 * _KEYS, 8 * _KEYS, -4 * _KEYS])
 
 
+@dataclass(frozen=True)
+class Plane:
+    """Sizes and byte strides of an image, which is smaller than 2^31 bytes; along each axis, the last one first."""
+
+    sizes: tuple[Any, ...]
+    strides: tuple[Any, ...]
+
+
+def _coordinates(vec: Math, grid: Any, points: Any, axes: int) -> list[Any]:
+    """Coordinates of `points` <= `lanes` points, a vector for each axis; in memory those of a point are adjacent."""
+    builder, start, lanes = vec.builder, vec.pointer(grid), vec.lanes
+    count = builder.mul(points, I64(axes))
+    parts = [
+        vec.load_masked(vec.offset(start, at * vec.size), first_lanes(vec, builder.sub(count, I64(at * lanes))))
+        for at in range(axes)
+    ]
+    places = [[axes * lane + axis for lane in range(lanes)] for axis in range(axes)]
+    if axes == 2:
+        return [vec.shuffle(parts[0], parts[1], place) for place in places]
+    early = [vec.shuffle(parts[0], parts[1], [min(at, 2 * lanes - 1) for at in place]) for place in places]
+    late = [[lane if at < 2 * lanes else at - lanes for lane, at in enumerate(place)] for place in places]
+    return [vec.shuffle(first, parts[2], place) for first, place in zip(early, late, strict=True)]
+
+
+def store_tables(
+    tile: TapsTile, builder: ir.IRBuilder, grid: Any, points: Any, image: Plane, offsets: Any, weights: Any
+) -> None:
+    """Store byte offsets (int32) and weights (float32) of the inputs of `points` <= `lanes` points, one vector per tap.
+
+    `grid` has the coordinates of each point, that along the last axis first.
+    """
+    vec = Math(builder, tile.lanes)
+    axes = [_Axis(tile, vec, vec.splat(builder.sitofp(size, F32))) for size in image.sizes]
+    coordinates = _coordinates(vec, grid, points, tile.axes)
+    found = [axis.taps(axis.place(at)) for axis, at in zip(axes, coordinates, strict=True)]
+    if tile.runs:
+        first, factors = axes[0].run(found[0])
+        found[0] = [(first, vec.constant(1.0))]
+    else:
+        factors = [vec.constant(1.0)]
+    _store_taps(vec, found[::-1], image.strides[::-1], factors, offsets, weights)
+
+
 @MicroKernel
 def find_taps(
     tile: TapsTile,
     builder: ir.IRBuilder,
     grid: Any,
     points: Any,
+    depth: Any,
     height: Any,
     width: Any,
+    plane: Any,
     row: Any,
     column: Any,
     offsets: Any,
     weights: Any,
 ) -> None:
-    """Store byte offsets (int32) and weights (float32) of the inputs of `points` <= `lanes` points, one vector per tap.
-
-    `grid` has x and y of each point; `row` and `column` are the byte strides of the image, whose size is below 2^31.
-    """
-    vec = Math(builder, tile.lanes)
-    lanes = range(vec.lanes)
-    start = vec.pointer(grid)
-    counts = [builder.sub(builder.mul(points, I64(2)), I64(at * vec.lanes)) for at in range(2)]
-    low, high = (
-        vec.load_masked(vec.offset(start, at * vec.size), first_lanes(vec, count)) for at, count in enumerate(counts)
-    )
-    xs, ys = (vec.shuffle(low, high, [2 * lane + axis for lane in lanes]) for axis in range(2))
-    columns, rows = (_Axis(tile, vec, vec.splat(builder.sitofp(each, F32))) for each in (width, height))
-    found = rows.taps(rows.place(ys)), columns.taps(columns.place(xs))
-    if tile.runs:
-        _store_runs(vec, found[0], columns.run(found[1]), row, column, offsets, weights)
-    else:
-        _store_taps(vec, *found, row, column, offsets, weights)
+    """`store_tables` of an image with byte strides `plane`, `row` and `column`; images of two axes have no planes."""
+    image = Plane((width, height, depth)[: tile.axes], (column, row, plane)[: tile.axes])
+    store_tables(tile, builder, grid, points, image, offsets, weights)
 
 
 def _store_taps(
-    vec: Math, rows: list[Tap], columns: list[Tap], row: Any, column: Any, offsets: Any, weights: Any
+    vec: Math,
+    axes: Sequence[list[Tap]],
+    strides: Sequence[Any],
+    factors: Sequence[Any],
+    offsets: Any,
+    weights: Any,
 ) -> None:
-    """Store the offsets and weights of all pairs of taps of two axes, whose byte strides are `row` and `column`."""
+    """Store the offset of each combination of taps, one per axis, and its weight times each of the factors."""
     builder = vec.builder
-    steps = [vec.splat(builder.trunc(each, I32)) for each in (row, column)]
-    whole: Callable[[Any, Any], Any] = lambda tap, step: builder.mul(builder.fptosi(tap, vec.int_type), step)  # noqa: E731
-    for number, ((y_tap, y_weight), (x_tap, x_weight)) in enumerate(itertools.product(rows, columns)):
-        offset = builder.add(whole(y_tap, steps[0]), whole(x_tap, steps[1]))
+    steps = [vec.splat(builder.trunc(each, I32)) for each in strides]
+    whole = [
+        [(builder.mul(builder.fptosi(tap, vec.int_type), step), weight) for tap, weight in taps]
+        for taps, step in zip(axes, steps, strict=True)
+    ]
+    for number, chosen in enumerate(itertools.product(*whole)):
+        offset = functools.reduce(builder.add, [place for place, _ in chosen])
         vec.store(builder.bitcast(offset, vec.type), vec.offset(vec.pointer(offsets), number * vec.size))
-        vec.store(vec.mul(y_weight, x_weight), vec.offset(vec.pointer(weights), number * vec.size))
-
-
-def _store_runs(
-    vec: Math, rows: list[Tap], run: tuple[Any, list[Any]], row: Any, column: Any, offsets: Any, weights: Any
-) -> None:
-    """Store the offset of the run of each row, and the weights of all inputs."""
-    builder, (first, factors) = vec.builder, run
-    steps = [vec.splat(builder.trunc(each, I32)) for each in (row, column)]
-    across = builder.mul(builder.fptosi(first, vec.int_type), steps[1])
-    for number, (tap, weight) in enumerate(rows):
-        offset = builder.add(builder.mul(builder.fptosi(tap, vec.int_type), steps[0]), across)
-        vec.store(builder.bitcast(offset, vec.type), vec.offset(vec.pointer(offsets), number * vec.size))
+        weight = functools.reduce(vec.mul, [weight for _, weight in chosen])
         for place, factor in enumerate(factors):
             at = (number * len(factors) + place) * vec.size
             vec.store(vec.mul(weight, factor), vec.offset(vec.pointer(weights), at))
@@ -250,4 +284,4 @@ def find_moved_taps(
     if tile.masked:
         scale = vec.load_masked(vec.pointer(factors), present)
         rows = [(tap, vec.mul(weight, scale)) for tap, weight in rows]
-    _store_taps(vec, rows, columns, row, column, offsets, weights)
+    _store_taps(vec, (rows, columns), (row, column), [vec.constant(1.0)], offsets, weights)

@@ -15,7 +15,6 @@ from cpuconv.network.compiling import compiled
 from cpuconv.network.definition import Definition
 from cpuconv.network.dynamic_suffix import DynamicSuffix
 from cpuconv.network.model import Model
-from cpuconv.network.ports import arrays_for
 from cpuconv.network.program_builder import Key
 from cpuconv.network.reports.explain import COPY
 from cpuconv.network.reports.timing import time_operations
@@ -64,7 +63,7 @@ class SampleGroup:
     def _run(
         self, executable: Executable, target: Target, arrays: Sequence[np.ndarray], given: Sequence[np.ndarray]
     ) -> Results:
-        outputs = arrays_for(executable.outputs, {}, arrays)
+        outputs = executable.output_arrays.new()
         executable.run(given, list(outputs.values()))
         if self._suffix_graph is None:
             return outputs
@@ -85,7 +84,7 @@ class SampleGroup:
         """Measured median seconds of each node that kernels compute, minus the modelled ones; by name."""
         arrays, given = self.feeds[0]
         executable = build(self.plan_layout(target), target, packed)
-        outputs = list(arrays_for(executable.outputs, {}, arrays).values())
+        outputs = list(executable.output_arrays.new().values())
         times = np.median(time_operations(executable, given, outputs, _ALONE)[0], axis=0)
         found: dict[str, float] = {}
         for operation, measured in zip(executable.operations, times, strict=True):
@@ -98,7 +97,7 @@ class SampleGroup:
         arrays, given = self.feeds[0]
         network_plan = self.plan_layout(target)
         executable = build(network_plan, target, packed)
-        outputs = list(arrays_for(executable.outputs, {}, arrays).values())
+        outputs = list(executable.output_arrays.new().values())
         return Runner(executable, given, outputs, network_plan.seconds)
 
 

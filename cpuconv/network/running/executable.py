@@ -16,6 +16,7 @@ from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.calls.timed import Stopwatch
 from cpuconv.memory.aligned import ALIGNMENT
 from cpuconv.memory.arenas import Arena, Arenas
+from cpuconv.network.ports import OutputArrays
 from cpuconv.network.running.arena import Memory
 from cpuconv.network.running.context_pool import ContextPool
 from cpuconv.network.running.execution_context import ExecutionContext, Segment
@@ -115,6 +116,11 @@ class Executable:
     def _workspace_start(self) -> int:
         """Offset of the workspace, after the values and a margin for vectors that extend beyond them."""
         return divide(self.memory.arena, ALIGNMENT) * ALIGNMENT + ALIGNMENT
+
+    @lazy
+    def output_arrays(self) -> OutputArrays:
+        """The arrays of its outputs."""
+        return OutputArrays(self.outputs)
 
     def run(self, arrays: Sequence[np.ndarray], outputs: Sequence[np.ndarray], *, stop: Stop | None = None) -> None:
         """Compute the outputs into the given arrays; several threads may do so concurrently.

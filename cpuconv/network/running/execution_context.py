@@ -70,10 +70,10 @@ class ExecutionContext:
             segment.bind(fixed, moving, watch) if isinstance(segment, Recording) else segment for segment in segments
         ]
         self._recorded = [part for part in self._bound if isinstance(part, BoundRecording)]
-        self._points = [part.point for part in self._recorded]
-        self.looks = len(self._points) < len(self._bound)
+        self.looks = len(self._recorded) < len(self._bound)
         self._late: dict[str, np.ndarray] = {}
         self._names: list[str] = []
+        self._words: list[tuple[memoryview, int, int, int]] = []  # those of the caller's arrays
         self.own: Arena | None = None
         self.start = 0
         self.calls = [part.run if isinstance(part, BoundRecording) else _call(part, self._late) for part in self._bound]
@@ -89,23 +89,22 @@ class ExecutionContext:
 
     def point(self, arrays: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         """Set the arrays of the next run."""
-        self._names = self._names or [
-            *(f"input {at}" for at in range(len(arrays))),
-            *(f"output {at}" for at in range(len(outputs))),
-        ]
-        given = (*arrays, *outputs)
-        for base, array in zip(self._names, given, strict=True):
-            start = address(array)
-            for point in self._points:
-                point(base, start)
+        if not self._names:
+            inputs = [f"input {at}" for at in range(len(arrays))]
+            self._names = [*inputs, *(f"output {at}" for at in range(len(outputs)))]
+            self._words = [word for part in self._recorded for word in part.pointing(self._names)]
+        given = [*arrays, *outputs]
+        starts = [address(array) for array in given]
+        for cells, place, offset, number in self._words:
+            cells[place] = offset + starts[number]
         if self.looks:
             self._late.update(zip(self._names, given, strict=True))
 
     def place(self, base: str, array: np.ndarray) -> None:
         """Set one array for the next runs, by its base: "input 0", "output 0" and so on."""
         start = address(array)
-        for point in self._points:
-            point(base, start)
+        for part in self._recorded:
+            part.point(base, start)
         if self.looks:
             self._late[base] = array
 

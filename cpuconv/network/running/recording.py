@@ -146,6 +146,11 @@ class BoundRecording:
         for place, offset in self._late.get(base, ()):
             self._cells[place] = offset + start
 
+    def pointing(self, bases: Sequence[str]) -> list[tuple[memoryview, int, int, int]]:
+        """The words that `point` writes for these bases: words, index, offset, and number of the base."""
+        listed = [(number, late) for number, base in enumerate(bases) for late in self._late.get(base, ())]
+        return [(self._cells, place, offset, number) for number, (place, offset) in listed]
+
     def run(self, stop: Stop | None = None) -> None:
         """Run all rows; all bases must have addresses.
 

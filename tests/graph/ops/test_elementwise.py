@@ -14,7 +14,7 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 import cpuconv  # noqa: E402
-from cpuconv.functions.table import FUNCTIONS, made_of  # noqa: E402
+from cpuconv.functions.table import COMPARISONS, FUNCTIONS, made_of  # noqa: E402
 from cpuconv.graph import ops  # noqa: E402
 from cpuconv.graph.ops.elementwise import FORMS  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
@@ -33,8 +33,10 @@ from support.graph.lowered import small_work_is_shared  # noqa: E402, F401
 
 LANES = current().lanes
 X, Z = Operand(0), Operand(1)
-BINARY = ("add", "sub", "mul", "div", "quotient", "max", "min", "prelu", "leaky_relu", "above", "pow")
-UNARY = [name for name in EMITTERS if name not in (*BINARY, "where")]
+COMPARED = [each.__name__ for each in COMPARISONS]
+BINARY = (*COMPARED, "add", "sub", "mul", "div", "quotient", "max", "min", "prelu", "leaky_relu", "above", "pow")
+UNARY = [name for name in EMITTERS if name not in (*BINARY, "choose")]
+LOGIC = {"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Where"}
 
 
 def computed(tree: Expression, out: np.ndarray, *operands: np.ndarray, threads: int = 1) -> np.ndarray:
@@ -186,9 +188,9 @@ def test_what_vanishes_where_operands_are_zero(tree, zero):
 
 @pytest.mark.parametrize("name", EMITTERS)
 def test_what_vanishes_does_when_it_is_emitted(name):
-    arity = 1 if name in UNARY else 3 if name == "where" else 2
-    tree = apply(name, *(X, Z, X)[:arity])
-    zeros = [np.zeros(LANES, np.float32)] * min(arity, 2)
+    arity = {"choose": 3}.get(name, 1 if name in UNARY else 2)
+    tree = apply(name, *map(Operand, range(arity)))
+    zeros = [np.zeros(LANES, np.float32)] * arity
     assert vanishes(tree) == (not computed(tree, np.ones(LANES, np.float32), *zeros).any())
 
 
@@ -337,7 +339,7 @@ def test_channels_of_lower_rank_are_blocked_only_where_they_are_known():
     assert lowered.check(node, [x, z], (1,)) == 3
 
 
-@pytest.mark.parametrize("op", sorted(FORMS.keys() - {"Elementwise", "QuantizeLinear", "DequantizeLinear", "Where"}))
+@pytest.mark.parametrize("op", sorted(FORMS.keys() - LOGIC - {"Elementwise", "QuantizeLinear", "DequantizeLinear"}))
 def test_images_are_offered_in_blocks_and_channels_last(op):
     x = np.full((2, LANES + 1, 3, 2), 0.5, np.float32)
     count = 2 if op in ("Add", "Sub", "Mul", "Div", "Pow", "PRelu", "Min", "Max", "Sum", "Mean") else 1
@@ -346,6 +348,24 @@ def test_images_are_offered_in_blocks_and_channels_last(op):
     assert [offer.outputs for offer in made_offers] == [(DENSE,), (CHANNELS_LAST,), (BLOCKED,)]
     assert made_offers[1].inputs == (CHANNELS_LAST,) * count and made_offers[2].inputs == (BLOCKED,) * count
     assert not lowered.offers(node, [x.astype(np.float64)] * count)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_comparisons_and_choices(threads):
+    """Exact, also next to NaN; conditions broadcast, and a choice may be a number."""
+    rng = np.random.default_rng(threads)
+    x = rng.choice(np.array([-1, 0, -0.0, 0.5, np.inf, -np.inf, np.nan], np.float32), (2, 3, LANES + 5, 3))
+    for op in sorted(LOGIC - {"Where"}):
+        node = ops.TABLE[op].node(["a", "b"], ["y"])
+        for other in (x[:1, ::-1, :, :1].copy(), np.full(1, 0.5, np.float32), x[..., ::-1].copy()):
+            assert lowered.check(node, [x, other], (1,) if other.size == 1 else (), threads=threads, tolerance=0) == 1
+        assert not lowered.offers(node, [np.ones((3, 4), np.int64)] * 2)
+    node = ops.TABLE["Where"].node(["c", "a", "b"], ["y"])
+    for condition in (x > 0, (x > 0)[:1, :1], (x > 0)[..., :1].copy()):
+        number = np.full(1, -np.inf, np.float32)
+        assert lowered.check(node, [condition, x, number], (2,), threads=threads, tolerance=0) == 1
+        assert lowered.check(node, [condition, x[..., :1].copy(), x], threads=threads, tolerance=0) == 1
+    assert not lowered.offers(node, [x > 0, *[np.ones(x.shape, np.int64)] * 2])
 
 
 def test_many_operands():

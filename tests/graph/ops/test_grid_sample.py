@@ -39,18 +39,20 @@ def compared(form, x, grid, threads=1, apart=False):
 
 
 @given(
-    st.sampled_from(FORMS), st.integers(1, 3), CHANNELS, *[SIZES] * 4, st.sampled_from((1.0, 1.5, 4.0)),
-    st.sampled_from((1, 2)), st.booleans(),
+    st.sampled_from(FORMS), st.integers(1, 3), CHANNELS, *[st.lists(SIZES, min_size=3, max_size=3)] * 2,
+    st.sampled_from((1.0, 1.5, 4.0)), st.sampled_from((1, 2)), st.booleans(), st.sampled_from((2, 2, 3)),
 )  # fmt: skip
 @settings(deadline=None, max_examples=120)
-def test_sizes(form, images, channels, height, width, rows, columns, reach, threads, apart):
-    rng = np.random.default_rng(height + width)
-    grid = rng.uniform(-reach, reach, (images, rows, columns, 2)).astype(np.float32)
+def test_sizes(form, images, channels, sizes, points, reach, threads, apart, axes):
+    rng, sizes, points = np.random.default_rng(sum(sizes)), sizes[:axes], points[:axes]
+    if axes == 3:
+        sizes, points = [min(each, 7) for each in sizes], [min(each, 7) for each in points]
+    grid = rng.uniform(-reach, reach, (images, *points, axes)).astype(np.float32)
     if form[0] == "nearest":  # not half between two elements, where a rounding decides
-        sizes = np.array([width, height])
-        place = (grid + 1) / 2 * (sizes - 1) if form[2] else ((grid + 1) * sizes - 1) / 2
+        scales = np.array(sizes[::-1])
+        place = (grid + 1) / 2 * (scales - 1) if form[2] else ((grid + 1) * scales - 1) / 2
         grid = np.where(np.abs(place - np.floor(place) - 0.5) < 1e-3, np.float32(0.001), grid).astype(np.float32)
-    compared(form, numbers(rng, (images, channels, height, width)), grid, threads, apart)
+    compared(form, numbers(rng, (images, channels, *sizes)), grid, threads, apart)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
@@ -108,8 +110,8 @@ def test_what_is_not_offered():
     assert not offers(node("linear", "zeros", 0), [x.astype(np.float64), grid])
     assert not offers(node("linear", "zeros", 0), [x, grid.astype(np.float64)])
     assert not offers(node("linear", "zeros", 0), [x[:, :0], grid])
-    volumes = [np.ones((1, 2, 3, 4, 5), np.float32), np.zeros((1, 5, 6, 7, 3), np.float32)]
-    assert not offers(node("linear", "zeros", 0), volumes)
+    lines = [np.ones((1, 2, 3), np.float32), np.zeros((1, 5, 1), np.float32)]
+    assert not offers(node("linear", "zeros", 0), lines)
 
 
 def test_results_do_not_depend_on_the_number_of_threads():

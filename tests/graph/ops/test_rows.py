@@ -126,6 +126,22 @@ def test_reductions_of_any_size(name, size):
         run(f"Reduce{name}", [numbers(*shape), np.array([axis])], constant=(1,))
 
 
+@THREADS
+@pytest.mark.parametrize("name", ("Sum", "Max", "L2"))
+def test_reductions_of_many_short_lines(name, threads):
+    """Several lines at once give the bits of single lines, which few lines are."""
+    x = numbers(2, 2 * LANES + 3, 2 * LANES + 5)
+    x[1, 3, 7] = np.nan
+    last = np.array([-1])
+    for apart in (False, True):
+        for lines in (x, x.reshape(-1, x.shape[2])):
+            run(f"Reduce{name}", [lines, last], threads, apart, (1,), keepdims=0)
+    node = ops.TABLE[f"Reduce{name}"].node(["x", "axes"], ["y"], keepdims=0)
+    made = ([each, last] for each in (x, x[:, :3].copy()))
+    whole, few = (run_offer(node, each, offers(node, each, (1,))[0], (1,))[0] for each in made)
+    assert np.array_equal(whole[:, :3], few, equal_nan=True)
+
+
 def test_axes_of_one_element_lie_anywhere():
     run("ReduceSum", [numbers(1, 5, 1, 7), np.array([0, 1, 3])], constant=(1,))
     run("ReduceSum", [numbers(1, 5, 1, 7), np.array([2])], constant=(1,))

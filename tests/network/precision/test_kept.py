@@ -18,6 +18,7 @@ from cpuconv.network.precision.trials import Measured
 from cpuconv.network.running.packed import Packed
 from cpuconv.network.saved.program import Settings
 from cpuconv.network.sizes.prepared import Rewriting
+from cpuconv.quantizing.errors import RelativeError
 
 CHANNELS, FLOAT = 128, np.dtype(np.float32)
 SHAPE = (1, CHANNELS, 28, 28)
@@ -86,3 +87,24 @@ def test_constants_stay_as_far_as_they_fit():
     alone.get(arrays[0], "another form", pack(arrays[0]))
     gc.collect()
     assert len(alone) == 0
+
+
+@pytest.mark.parametrize("last", (False, True))
+def test_columns_of_very_different_size_are_judged_separately(last):
+    """An error of a tenth of the scores counts, next to coordinates that are a thousand times as large."""
+    rng = np.random.default_rng(0)
+    boxes = np.concatenate([rng.uniform(100, 640, (1, 50, 4)), rng.uniform(0.1, 1, (1, 50, 3))], 2)
+    boxes[..., 6] = 0
+    wrong = boxes * np.array([1, 1, 1, 1, 1.1, 1.1, 1])
+    right, got = ({"y": each if last else each.swapaxes(1, 2)} for each in (boxes, wrong))
+    assert relative_rms(right, got) == pytest.approx(0.1)
+    assert relative_rms(right, right) == 0 and relative_rms(right, {"y": got["y"][:, :3]}) == np.inf
+    assert relative_rms({"y": boxes[0]}, {"y": wrong[0]}) < 1e-3  # a matrix has no columns of its own
+    error = RelativeError()
+    for _ in range(2):
+        error.add(right, got)
+    assert error.value == pytest.approx(0.1)
+    error.add({"y": np.ones((1, 3, 4))}, {"y": np.ones((1, 3, 4))})  # another number of columns
+    assert error.value < 1e-3
+    empty = {"y": np.zeros((1, 0, 6))}
+    assert relative_rms(empty, empty) == 0

@@ -1,0 +1,157 @@
+"""GridSample of images with few channels: lanes are points, whose inputs are gathered one by one, or in short runs."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import Any
+
+from baselib.data_classes import dataclass
+from cpuconv.elements import F32
+from cpuconv.isa.vector import I32, I64, Vector
+from cpuconv.kernels.binding.steps import MicroRef, OneOf
+from cpuconv.kernels.binding.tensor_view import TensorView
+from cpuconv.kernels.emit.loop import loop
+from cpuconv.kernels.emit.transpose import first_lanes, four_columns, join
+from cpuconv.kernels.sampling.taps import TAPS, Plane, TapsTile, store_tables
+from cpuconv.runtime.code.llvm import ir
+from cpuconv.runtime.kernel import kernel
+from cpuconv.runtime.microkernel import MicroKernel
+from cpuconv.symbolic.sizes import applied, is_symbolic
+
+
+@dataclass(frozen=True)
+class GatherTile(TapsTile):
+    """Tile of the gathers; `channels`: their number; 0: any number, one after another."""
+
+    channels: int = 0
+
+
+def _gathered(vec: Vector, run: int, sources: list[Any]) -> list[Any]:
+    """Load runs at `sources`: a vector for each place in a run."""
+    if run == 1:
+        return [vec.gather(sources)]
+    if run == 4:
+        return four_columns(vec, sources.__getitem__)
+    pair, half = Vector(vec.builder, 2), vec.lanes // 2
+    pairs = [join(vec, [pair.load(source) for source in part]) for part in (sources[:half], sources[half:])]
+    return [vec.shuffle(pairs[0], pairs[1], range(place, 2 * vec.lanes, 2)) for place in range(2)]
+
+
+@MicroKernel
+def sample_points(
+    tile: GatherTile,
+    builder: ir.IRBuilder,
+    x: Any,
+    x_channel: Any,
+    grid: Any,
+    points: Any,
+    depth: Any,
+    height: Any,
+    width: Any,
+    plane: Any,
+    row: Any,
+    column: Any,
+    offsets: Any,
+    weights: Any,
+    channels: Any,
+    y: Any,
+    y_channel: Any,
+) -> None:
+    """y[channel][point] = weighted sum of the taps of each of `points` points; `offsets` and `weights` are scratch.
+
+    Vectors of points follow each other; the last one overlaps the one before.
+    """
+    vec = Vector(builder, tile.lanes)
+    image = Plane((width, height, depth)[: tile.axes], (column, row, plane)[: tile.axes])
+    count = builder.select(builder.icmp_signed("<", points, I64(vec.lanes)), points, I64(vec.lanes))
+    mask, last = first_lanes(vec, count), builder.sub(points, count)
+    table = builder.inttoptr(offsets, I32.as_pointer())
+
+    def block(index: Any) -> None:
+        first = builder.mul(index, I64(vec.lanes))
+        first = builder.select(builder.icmp_signed("<", first, last), first, last)
+        start = builder.add(grid, builder.mul(first, I64(F32.bytes * tile.axes)))
+        store_tables(tile, builder, start, count, image, offsets, weights)
+        target = builder.add(y, builder.mul(first, I64(F32.bytes)))
+        if tile.channels:
+            planes = [builder.add(x, builder.mul(I64(at), x_channel)) for at in range(tile.channels)]
+            totals = _sums(tile, vec, table, weights, planes)
+            for at, total in enumerate(totals):
+                vec.store_masked(total, vec.offset(vec.pointer(target), builder.mul(I64(at), y_channel)), mask)
+        else:
+            loop(builder, 0, channels, functools.partial(channel, target))
+
+    def channel(target: Any, index: Any) -> None:
+        (total,) = _sums(tile, vec, table, weights, [builder.add(x, builder.mul(index, x_channel))])
+        vec.store_masked(total, vec.offset(vec.pointer(target), builder.mul(index, y_channel)), mask)
+
+    loop(builder, 0, builder.udiv(builder.add(points, I64(vec.lanes - 1)), I64(vec.lanes)), block)
+
+
+def _sums(tile: GatherTile, vec: Vector, table: Any, weights: Any, planes: list[Any]) -> list[Any]:
+    """Weighted sums of the inputs of a vector of points, one for each of some planes."""
+    builder = vec.builder
+    totals = [vec.constant(0.0) for _ in planes]
+    for row in range(tile.count // tile.run):
+        places = [builder.gep(table, [I64(row * vec.lanes + lane)]) for lane in range(vec.lanes)]
+        far = [builder.sext(builder.load(place), I64) for place in places]
+        for at, plane in enumerate(planes):
+            sources = [vec.pointer(builder.add(plane, each)) for each in far]
+            for number, value in enumerate(_gathered(vec, tile.run, sources), row * tile.run):
+                weight = vec.load(vec.offset(vec.pointer(weights), number * vec.size))
+                totals[at] = vec.fma(value, weight, totals[at])
+    return totals
+
+
+_call = sample_points.caller()
+
+
+@kernel(
+    "sample_points x grid y images points blocks channels depth height width x_image x_plane x_row x_column x_channel "
+    "grid_image grid_point y_image y_channel space space_step weights_at"
+)
+def sample_planes(tile, worker, before, part, parts, args):
+    """Units are (image, vector of points); a call has those of one image."""
+    offsets = args.space + worker * args.space_step
+    units = args.images * args.blocks
+    begin, end = units * part // parts, units * (part + 1) // parts
+    for image in range(begin // args.blocks, (end + args.blocks - 1) // args.blocks):
+        start = max(begin - image * args.blocks, 0)
+        stop = min(end - image * args.blocks, args.blocks)
+        first = start * tile.lanes
+        if start < stop:
+            _call(
+                args.sample_points,
+                x=args.x + image * args.x_image,
+                x_channel=args.x_channel,
+                grid=args.grid + image * args.grid_image + first * args.grid_point,
+                points=min(stop * tile.lanes, args.points) - first,
+                depth=args.depth,
+                height=args.height,
+                width=args.width,
+                plane=args.x_plane,
+                row=args.x_row,
+                column=args.x_column,
+                offsets=offsets,
+                weights=offsets + args.weights_at,
+                channels=args.channels,
+                y=args.y + image * args.y_image + 4 * first,
+                y_channel=args.y_channel,
+            )
+
+
+def gathers(tile: TapsTile, x: TensorView) -> MicroRef | OneOf:
+    """The micro-kernel for few channels; adjacent inputs are loaded simultaneously, if rows are that long."""
+    run, width = TAPS[tile.mode], x.shape[-1]
+    channels = 0 if is_symbolic(x.shape[1]) else x.shape[1]
+    fields = (tile.lanes, tile.mode, tile.padding, tile.aligned)
+    single = MicroRef(sample_points, GatherTile(*fields, axes=tile.axes, channels=channels))
+    if run == 1 or x.strides[-1] != F32.bytes:
+        return single
+    runs = MicroRef(sample_points, replace(single.tile, runs=True))
+    return OneOf((single, runs), applied(functools.partial(_is_long, run), width), ready=2)
+
+
+def _is_long(run: int, width: int) -> int:
+    return int(width >= run)
