@@ -13,8 +13,9 @@ from cpuconv.kernels.emit import product
 from cpuconv.kernels.products.gemm import gemm_strip
 from cpuconv.kernels.products.gemm_tile import GemmTile
 from cpuconv.kernels.transforms.winograd import WinogradTransform, winograd_in, winograd_out
-from cpuconv.kernels.windows.depthwise_tile import LaneTile, lane_strip
+from cpuconv.kernels.windows.depthwise_tile import lane_strip
 from cpuconv.kernels.windows.edges import NO_EDGES
+from cpuconv.kernels.windows.lane_tile import LaneTile
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import Types
 from cpuconv.runtime.microkernel import MicroKernel

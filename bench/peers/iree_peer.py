@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -41,7 +42,7 @@ class IreePeer(OnnxPeer):
         functions = getattr(context.modules, module.name)
         function = functions[next(name for name in module.function_names if name[0] != "_" and "$" not in name)]
         inputs = [iree.asdevicearray(config.device, array) for array in feed.values()]
-        given: list[object] = []
+        given: list[Any] = []
 
         def run() -> None:
             given[:] = [function(*inputs)]

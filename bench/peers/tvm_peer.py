@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +32,7 @@ class TvmPeer(OnnxPeer):
             compiled = tvm.compile(relax.get_pipeline("zero")(module), target=cpu)
         machine = relax.VirtualMachine(compiled, tvm.cpu())
         inputs = [tvm.runtime.tensor(array) for array in feed.values()]
-        given: list[object] = []
+        given: list[Any] = []
 
         def run() -> None:
             given[:] = [machine["main"](*inputs)]

@@ -14,8 +14,9 @@ from cpuconv.kernels.binding.steps import Operand, Operands, Ref, Space
 from cpuconv.kernels.products import tiling
 from cpuconv.kernels.products.gemm import gemm_strip
 from cpuconv.kernels.products.gemm_tile import GemmTile
-from cpuconv.kernels.windows.depthwise_tile import LaneTile, lane_strip
+from cpuconv.kernels.windows.depthwise_tile import lane_strip
 from cpuconv.kernels.windows.edges import NO_EDGES
+from cpuconv.kernels.windows.lane_tile import LaneTile
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime.target import target
 from cpuconv.solvers import planar

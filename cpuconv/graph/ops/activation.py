@@ -12,7 +12,8 @@ import numpy as np
 
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.ops.base import Arrays, Inputs, Op, broadcast, given, like_first
-from cpuconv.graph.ops.elementwise import FORMS, native
+from cpuconv.graph.ops.elementwise import native
+from cpuconv.graph.ops.elementwise_forms import FORMS
 from cpuconv.graph.ops.traits import Int8, Sign
 from cpuconv.kernels.elementwise.expression import Operand
 

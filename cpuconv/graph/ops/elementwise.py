@@ -1,16 +1,12 @@
-"""Elementwise operators as expressions: one table of forms, from which their offers and kernel calls are derived.
-
-`Elementwise` is not an ONNX operator: any expression of several operands; the pass of the same name makes it.
-"""
+"""Elementwise operators: their offers and kernel calls, derived from the table of forms (`elementwise_forms.py`)."""
 
 from __future__ import annotations
 
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -20,7 +16,8 @@ from cpuconv.conv.choice.target import Target
 from cpuconv.elements import OF_DTYPE, S8, S32, U8
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
-from cpuconv.graph.ops.base import FLOATS, REQUIRED, Arrays, Inputs, Op, broadcast, given, near
+from cpuconv.graph.ops.base import FLOATS, REQUIRED, Arrays, Inputs, Op, broadcast, given
+from cpuconv.graph.ops.elementwise_forms import COMPARISONS, FORMS
 from cpuconv.graph.ops.planes import stored
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.binding.tensor_view import (
@@ -37,172 +34,10 @@ from cpuconv.kernels.binding.tensor_view import (
 )
 from cpuconv.kernels.copies.moving import move_tensor
 from cpuconv.kernels.elementwise.driver import MOST_OPERANDS, crossed, elementwise_steps
-from cpuconv.kernels.elementwise.expression import Constant, Expression, Operand, apply
+from cpuconv.kernels.elementwise.expression import Constant, Expression, Operand
 from cpuconv.problem.quantization import bounds
 
 _INT8_DTYPES, BOOL = (U8.dtype, S8.dtype), np.dtype(bool)
-Form = Callable[..., Any]  # maps node and operands (None: absent) to an expression or None
-
-# --- forms ----------------------------------------------------------------------------------------------------------
-
-
-def _plain(function: str) -> Form:
-    """Form of a kernel function."""
-    return lambda node, *operands: apply(function, *operands)
-
-
-def _folded(function: str) -> Form:
-    """Form that applies a function of two operands to any number of them, from the left."""
-    return lambda node, *operands: reduce(lambda a, b: apply(function, a, b), operands)
-
-
-def _mean(node: Node, *operands: Expression) -> Expression:
-    return apply("div", _folded("add")(node, *operands), len(operands))
-
-
-def _between(x: Expression, low: Expression | float | None, high: Expression | float | None) -> Expression:
-    """Clip to min(max(x, low), high), without infinite or absent bounds."""
-    x = x if low in (None, Constant(-math.inf)) else apply("max", x, low)
-    return x if high in (None, Constant(math.inf)) else apply("min", x, high)
-
-
-def _clip(node: Node, x: Expression, low: Expression | None = None, high: Expression | None = None) -> Expression:
-    return _between(x, low, high)
-
-
-def _leaky_relu(node: Node, x: Expression) -> Expression:
-    return apply("leaky_relu", x, node["alpha"])
-
-
-def _thresholded_relu(node: Node, x: Expression) -> Expression:
-    return apply("above", x, node["alpha"])
-
-
-def _elu(node: Node, x: Expression) -> Expression:
-    """ELU: x above 0, alpha (e^x - 1) below."""
-    below = apply("mul", node["alpha"], apply("expm1", apply("min", x, 0)))
-    return apply("add", apply("max", x, 0), below)
-
-
-def _selu(node: Node, x: Expression) -> Expression:
-    return apply("mul", node["gamma"], _elu(node, x))
-
-
-def _celu(node: Node, x: Expression) -> Expression:
-    below = apply("mul", node["alpha"], apply("expm1", apply("div", x, node["alpha"])))
-    return apply("add", apply("max", x, 0), apply("min", below, 0))
-
-
-def _hard_sigmoid(node: Node, x: Expression) -> Expression:
-    if near(node["alpha"], 1 / 6) and near(node["beta"], 0.5):
-        return apply("hardsigmoid", x)
-    return _between(apply("add", apply("mul", x, node["alpha"]), node["beta"]), 0, 1)
-
-
-def _swish(node: Node, x: Expression) -> Expression:
-    return apply("silu", x) if node["alpha"] == 1 else apply("mul", x, apply("sigmoid", apply("mul", x, node["alpha"])))
-
-
-def _quantize(node: Node, x: Expression, scale: Expression, zero: Expression | None = None) -> Expression | None:
-    """Quantise, without rounding of the sum and clamping, which the output type adds."""
-    if not (isinstance(scale, Constant) and isinstance(zero, Constant | None)):
-        return None
-    whole = apply("round", apply("quotient", x, scale))
-    return apply("add", whole, zero) if zero and zero.value else whole
-
-
-def _dequantize(node: Node, x: Expression, scale: Expression, zero: Expression | None = None) -> Expression | None:
-    if not (isinstance(scale, Constant) and isinstance(zero, Constant | None)):
-        return None
-    return apply("mul", apply("sub", x, zero) if zero and zero.value else x, scale)
-
-
-def _gelu(node: Node, x: Expression) -> Expression:
-    return apply("gelu_tanh" if node["approximate"] == "tanh" else "gelu", x)
-
-
-def _softsign(node: Node, x: Expression) -> Expression:
-    return apply("div", x, apply("add", apply("abs", x), 1))
-
-
-def _pow(node: Node, x: Expression, y: Expression) -> Expression:
-    """Compute small integer powers and powers of ±1/2 by multiplications and square roots."""
-    power = y.value if isinstance(y, Constant) else math.nan
-    if 0 < abs(power) <= 16 and 2 * power == int(2 * power) and (power == int(power) or abs(power) == 0.5):
-        made = apply("root", x) if abs(power) == 0.5 else _times(x, int(abs(power)))
-        return made if power > 0 else apply("div", 1, made)
-    return apply("pow", x, y)
-
-
-def _times(x: Expression, count: int) -> Expression:
-    """Compute x to the power of `count` by squaring."""
-    if count == 1:
-        return x
-    if count % 2:
-        return apply("mul", x, _times(x, count - 1))
-    half = _times(x, count // 2)
-    return apply("mul", half, half)
-
-
-def _expression(node: Node, *operands: Expression) -> Expression:
-    """Expression of an Elementwise node, with operands that are constants substituted."""
-    tree = node["expression"]
-    return tree if operands == tuple(map(Operand, range(len(operands)))) else tree.substituted(operands)
-
-
-_COMPARISONS = {"Equal": "equal", "Less": "less", "LessOrEqual": "less_equal"}
-_COMPARISONS |= {"Greater": "greater", "GreaterOrEqual": "greater_equal"}
-FORMS: dict[str, Form] = {
-    "Elementwise": _expression,
-    # activations
-    "Relu": _plain("relu"),
-    "Clip": _clip,
-    "LeakyRelu": _leaky_relu,
-    "PRelu": _plain("prelu"),
-    "ThresholdedRelu": _thresholded_relu,
-    "Elu": _elu,
-    "Selu": _selu,
-    "Celu": _celu,
-    "Sigmoid": _plain("sigmoid"),
-    "HardSigmoid": _hard_sigmoid,
-    "HardSwish": _plain("hardswish"),
-    "Tanh": _plain("tanh"),
-    "Softplus": _plain("softplus"),
-    "Softsign": _softsign,
-    "Mish": _plain("mish"),
-    "Swish": _swish,
-    "Gelu": _gelu,
-    # arithmetic
-    "Add": _plain("add"),
-    "Sub": _plain("sub"),
-    "Mul": _plain("mul"),
-    "Div": _plain("div"),
-    "Pow": _pow,
-    "Min": _folded("min"),
-    "Max": _folded("max"),
-    "Sum": _folded("add"),
-    "Mean": _mean,
-    "Neg": _plain("neg"),
-    "Abs": _plain("abs"),
-    "Reciprocal": lambda node, x: apply("div", 1, x),
-    "Sqrt": _plain("sqrt"),
-    "Exp": _plain("exp"),
-    "Log": _plain("log"),
-    "Erf": _plain("erf"),
-    "Sin": _plain("sin"),
-    "Cos": _plain("cos"),
-    "Floor": _plain("floor"),
-    "Ceil": _plain("ceil"),
-    "Round": _plain("round"),
-    # comparisons and logic of bool, which is 0 or 1
-    **{op: _plain(function) for op, function in _COMPARISONS.items()},
-    "Where": _plain("choose"),
-    # quantisation
-    "QuantizeLinear": _quantize,
-    "DequantizeLinear": _dequantize,
-}
-"""Expressions of operators in terms of their operands."""
-
 
 _SCALE_AND_ZERO = "scale: number, zero?: number"
 _TWO = "a: float32|number ~(S...), b: float32|number ~(S...) -> y: float32 (S...)"
@@ -210,7 +45,7 @@ _MANY = "x*: float32|number ~(S...) -> y: float32 (S...)"
 SIGNATURES = {
     **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Pow", "PRelu"), _TWO),
     **dict.fromkeys(("Min", "Max", "Sum", "Mean"), _MANY),
-    **dict.fromkeys(_COMPARISONS, _TWO.replace("y: float32", "y: bool")),
+    **dict.fromkeys(COMPARISONS, _TWO.replace("y: float32", "y: bool")),
     "Clip": "x: float32 (S...), low?: float32|number, high?: float32|number -> y: float32 (S...)",
     "Elementwise": "x*: bool|uint8|int8|int32|float32|number ~(S...) -> y: uint8|int8|float32 (S...)",
     "Where": "seen: bool|number ~(S...), x: float32|number ~(S...), y: float32|number ~(S...) -> z: float32 (S...)",
@@ -274,7 +109,7 @@ def _type_of(node: Node, inputs: Inputs) -> np.dtype:
         return quantised_type(node, given(inputs, 2))
     if node.op == "DequantizeLinear":
         return node["output_dtype"] or inputs[1].dtype
-    return BOOL if node.op in _COMPARISONS else node.attributes.get("to") or inputs[node.op == "Where"].dtype
+    return BOOL if node.op in COMPARISONS else node.attributes.get("to") or inputs[node.op == "Where"].dtype
 
 
 def _operand(position: int, value: Value | None) -> Expression | None:

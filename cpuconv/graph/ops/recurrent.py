@@ -21,7 +21,7 @@ from cpuconv.elements import BF16, F32
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import Arrays, Inputs, Op, given, is_float
-from cpuconv.graph.ops.elementwise import FORMS
+from cpuconv.graph.ops.elementwise_forms import FORMS
 from cpuconv.graph.ops.recurrent_states import StateProducts, States
 from cpuconv.graph.ops.solver_calls import steps
 from cpuconv.kernels.binding.steps import Operands, Ref, Step

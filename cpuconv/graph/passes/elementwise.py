@@ -19,7 +19,8 @@ from cpuconv.elements import OF_DTYPE
 from cpuconv.graph.ir import Graph, Node, merged_parts
 from cpuconv.graph.ops import TABLE
 from cpuconv.graph.ops.base import broadcast_shapes
-from cpuconv.graph.ops.elementwise import BOOL, FORMS, expression_of
+from cpuconv.graph.ops.elementwise import BOOL, expression_of
+from cpuconv.graph.ops.elementwise_forms import FORMS
 from cpuconv.graph.passes.rewriting import Maker, Pass, Rewrite
 from cpuconv.graph.passes.scaled import INT8_DTYPES, QUANTISATION
 from cpuconv.kernels.binding.tensor_view import FLOAT32

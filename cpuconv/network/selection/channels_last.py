@@ -7,7 +7,7 @@ rows into planes, a convolution that reads and writes pixels as rows saves copie
 from __future__ import annotations
 
 from cpuconv.graph.ir import Graph, Node
-from cpuconv.graph.ops.elementwise import FORMS
+from cpuconv.graph.ops.elementwise_forms import FORMS
 from cpuconv.graph.ops.shaping import channels_moved
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st  # noqa: E402
 import cpuconv  # noqa: E402
 from cpuconv.functions.table import COMPARISONS, FUNCTIONS, made_of  # noqa: E402
 from cpuconv.graph import ops  # noqa: E402
-from cpuconv.graph.ops.elementwise import FORMS  # noqa: E402
+from cpuconv.graph.ops.elementwise_forms import FORMS  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
 from cpuconv.kernels.binding.steps import Ref  # noqa: E402
 from cpuconv.kernels.binding.tensor_view import BLOCKED, CHANNELS_LAST, DENSE, TensorView  # noqa: E402
@@ -29,6 +29,7 @@ from cpuconv.problem.arrays import address  # noqa: E402
 from cpuconv.problem.problem import ConvProblem  # noqa: E402
 from support import oracle  # noqa: E402
 from support.graph import draws, lowered  # noqa: E402
+from support.graph.expressions import SECOND  # noqa: E402
 from support.graph.lowered import small_work_is_shared  # noqa: E402, F401
 
 LANES = current().lanes
@@ -290,16 +291,6 @@ def test_axes_are_joined():
 
 
 CHANNELS = (1, LANES - 1, LANES, LANES + 1, 2 * LANES)
-SECOND = {  # shapes of a second operand, for (2, C, 3, 5)
-    "same": lambda c: (2, c, 3, 5),
-    "channels": lambda c: (1, c, 1, 1),
-    "channels of images": lambda c: (2, c, 1, 1),
-    "columns of channels": lambda c: (1, c, 1, 5),
-    "pixels": lambda c: (2, 1, 3, 5),
-    "rows": lambda c: (3, 1),
-    "images": lambda c: (2, 1, 1, 1),
-    "number": lambda c: (),
-}
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -381,38 +372,3 @@ def test_the_same_bits_on_any_number_of_threads():
     tree = apply("mul", apply("tanh", X), apply("sigmoid", Z))
     results = [computed(tree, np.empty_like(x), x, z, threads=threads) for threads in (1, 2, 3, 8)]
     assert all(np.array_equal(results[0], other) for other in results[1:])
-
-
-# --- bytes ----------------------------------------------------------------------------------------------------------
-
-BLOCK = lowered.target().block(np.dtype(np.uint8))
-
-
-def _bytes(shape: tuple[int, ...], dtype: type) -> np.ndarray:
-    rng = np.random.default_rng(len(shape))
-    return (rng.integers(-100, 100, shape) + 128 * (dtype is np.uint8)).astype(dtype)
-
-
-@pytest.mark.parametrize("types", ["u8 u8 u8", "s8 f4 u8", "u8 s8 f4", "s4 s8 s8"])
-@pytest.mark.parametrize("channels", [1, LANES + 1, BLOCK, BLOCK + LANES + 3, 2 * BLOCK])
-@pytest.mark.parametrize("second", SECOND)
-def test_bytes(second, channels, types):
-    """Scales are powers of two, so that nothing is rounded but the result."""
-    names = {"u8": np.uint8, "s8": np.int8, "f4": np.float32, "s4": np.int32}
-    a, b, to = (names[name] for name in types.split())
-    arrays = [_bytes((2, channels, 3, 5), a), _bytes(SECOND[second](channels), b)]
-    total = apply("add", apply("mul", apply("sub", X, 3), 0.5), apply("mul", apply("sub", Z, 7), 0.25))
-    whole = apply("add", apply("round", apply("quotient", apply("max", total, 0), 2)), 5)
-    tree = total if to is np.float32 else whole
-    node = ops.TABLE["Elementwise"].node(["x0", "x1"], ["y"], expression=tree, to=np.dtype(to))
-    for threads, apart in ((1, False), (3, True)):
-        assert lowered.check(node, arrays, (), threads, apart) > 0
-
-
-def test_quotients_of_operands_are_rounded_once():
-    x = np.random.default_rng(0).standard_normal(999).astype(np.float32)
-    scale = np.float32(0.0387)
-    node = ops.TABLE["QuantizeLinear"].node(["x", "s", "z"], ["y"])
-    arrays = [x, scale, np.array(120, np.uint8)]
-    assert lowered.check(node, arrays, (1, 2)) == 1
-    assert repr(apply("quotient", X, 3)) == "quotient(x0,3.0)"

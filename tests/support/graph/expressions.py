@@ -105,3 +105,15 @@ def graph(*outputs: Expression, dtype: type = np.float32) -> Graph:
 
     results = [visit(output) for output in outputs]
     return specialise(Graph(tuple(inputs), tuple(results), tuple(nodes), constants, inputs))
+
+
+SECOND = {  # shapes of a second operand, for (2, C, 3, 5)
+    "same": lambda c: (2, c, 3, 5),
+    "channels": lambda c: (1, c, 1, 1),
+    "channels of images": lambda c: (2, c, 1, 1),
+    "columns of channels": lambda c: (1, c, 1, 5),
+    "pixels": lambda c: (2, 1, 3, 5),
+    "rows": lambda c: (3, 1),
+    "images": lambda c: (2, 1, 1, 1),
+    "number": lambda c: (),
+}

@@ -17,8 +17,8 @@ import functools
 from dataclasses import replace
 
 from cpuconv.isa import Isa
-from cpuconv.kernels.windows.depthwise_tile import LaneTile
 from cpuconv.kernels.windows.edges import Edges
+from cpuconv.kernels.windows.lane_tile import LaneTile
 from cpuconv.problem.activation import Activation
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared.lanes.lane_tiles import FEW_REGISTERS, Kernel, Shape, all_tiles, kernel_of

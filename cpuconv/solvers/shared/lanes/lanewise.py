@@ -22,9 +22,10 @@ from cpuconv.kernels.copies.views import row_tile, view_args
 from cpuconv.kernels.elementwise.epilogue import Epilogue
 from cpuconv.kernels.emit.product import WORD
 from cpuconv.kernels.products.tiling import takes_all
-from cpuconv.kernels.windows.depthwise_tile import LaneTile, lane_strip
+from cpuconv.kernels.windows.depthwise_tile import lane_strip
 from cpuconv.kernels.windows.edges import NO_EDGES, Edges
 from cpuconv.kernels.windows.group_words import GroupWords
+from cpuconv.kernels.windows.lane_tile import LaneTile
 from cpuconv.kernels.windows.lanewise import LanewiseTile, lanewise
 from cpuconv.memory.aligned import aligned
 from cpuconv.problem.integers import divide
