@@ -10,6 +10,7 @@ import sys
 from autotune.cli.options import USAGE, positive, say
 from cpuconv.conv.choice.target import PRECISIONS
 from cpuconv.integrations.substitute import install
+from cpuconv.memory.heap import reuse_large_blocks
 
 HELP = "run a Python program unedited, with its ONNX Runtime sessions served by cpuconv"
 
@@ -35,6 +36,7 @@ def execute(options: argparse.Namespace) -> int:
         install(options.threads, options.precision)
     except ImportError as error:
         return say(f"exec needs the program's ONNX Runtime: {error} (pip install onnxruntime)", USAGE, "cpuconv")
+    reuse_large_blocks()  # for the program's arrays; ONNX Runtime's sessions free large blocks, which does the same
     sys.argv[:] = [options.program, *options.arguments]
     if options.is_module:
         sys.path[0] = os.getcwd()

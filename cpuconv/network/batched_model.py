@@ -70,7 +70,7 @@ class BatchedModel(Model):
     def __init__(self, models: Mapping[int, Model], inputs: Collection[str], outputs: Collection[str]) -> None:
         largest = models[max(models)]
         known = {port.name: Value(port.shape, port.dtype) for port in largest.outputs}
-        super().__init__(largest._definition, largest._programs, known, largest._reopened)
+        super().__init__(largest._definition, largest._programs, known, largest._opened.make, None)
         self._models, self.batched = models, (frozenset(inputs), frozenset(outputs))
         ready = {size: model._programs.last for size, model in models.items()}
         programs = {size: made.executable for size, made in ready.items() if made is not None}

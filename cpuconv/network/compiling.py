@@ -16,7 +16,7 @@ from cpuconv.kernels.convolutions.convolve import ConvolveTile, convolve
 from cpuconv.kernels.copies.rows import BLOCKED, RowTile
 from cpuconv.network.body_programs import Bodies
 from cpuconv.network.definition import Definition
-from cpuconv.network.model import Model, Opened
+from cpuconv.network.model import Model
 from cpuconv.network.ports import sizes
 from cpuconv.network.program_builder import Key, ProgramBuilder
 from cpuconv.network.program_cache import ProgramCache
@@ -24,6 +24,7 @@ from cpuconv.network.running.packed import Packed
 from cpuconv.network.saved.program import Settings
 from cpuconv.network.saved.reading import Saved
 from cpuconv.network.sizes.prepared import Rewriting
+from cpuconv.network.variants import BranchModels, Opened
 from cpuconv.runtime.code.parallel_compile import Wanted, early_helpers, is_cache_empty
 from cpuconv.runtime.float_environment import default_environment
 from cpuconv.runtime.launch import LAUNCHER
@@ -80,18 +81,26 @@ def _model(
         with early_helpers(_usual):
             known = programs.find(definition.fixed_shapes()).executable.outputs
         outputs = {name: known.get(name, value) for name, value in outputs.items()}
+    elif definition.conditions is not None:
+        outputs = definition.outputs_of_branches()
     elif early:
         with making:
             _prepare(programs.builder)
 
-    def reopened(names: Collection[str]) -> Opened:
+    def reopened(names: Collection[str]) -> Opened[Model]:
         """Recompile the original graph with some defaults as inputs; unchanged packed weights are shared."""
         graph = definition.original()
         shapes = {name: sizes(value) for name, value in definition.inputs.items() if value.concrete}
         again = Definition(graph.with_defaults_as_inputs(names), shapes, definition.settings, None, None)
         return Opened(_model(again, target, packed, making, auto=auto), {name: graph.constants[name] for name in names})
 
-    return Model(definition, programs, outputs, reopened)
+    def taken(graph: Graph) -> Model:
+        """Compile the graph of some branches; packed weights are shared."""
+        shapes = {name: sizes(value) for name, value in definition.inputs.items() if value.concrete}
+        made = Definition(graph, shapes, definition.settings, None, None, part=definition.part)
+        return _model(made, target, packed, making, auto=auto)
+
+    return Model(definition, programs, outputs, reopened, BranchModels.of(definition, taken))
 
 
 def _prepare(builder: ProgramBuilder) -> None:

@@ -10,18 +10,19 @@ import numpy as np
 
 from cpuconv.errors import ArgumentError, SourceError, must
 from cpuconv.graph.control import is_control
-from cpuconv.graph.ir import Graph
+from cpuconv.graph.ir import Graph, Value
 from cpuconv.memory.mapped_files import check_unchanged
 from cpuconv.network.notes import Note, note
 from cpuconv.network.ports import sizes
 from cpuconv.network.saved.program import Settings, Shapes
 from cpuconv.network.saved.reading import Saved
 from cpuconv.network.selection.decisions import Decisions
+from cpuconv.network.sizes.conditions import Conditions
 from cpuconv.network.sizes.cutting import Parts
 from cpuconv.network.sizes.graph_templates import GraphTemplates, lasting
 from cpuconv.network.sizes.prepared import Prepared, Rewriting, prepared
 from cpuconv.network.sizes.shape_inputs import shape_inputs, with_constants
-from cpuconv.network.sizes.specialise import bound_inputs
+from cpuconv.network.sizes.specialise import bound_inputs, specialise
 
 
 class Definition:
@@ -40,6 +41,8 @@ class Definition:
         Types and shapes of the constants that may be fed.
     shape_inputs : tuple of str
         Names of the inputs whose elements decide sizes.
+    conditions : Conditions or None
+        Conditions of If nodes that inputs of one element decide: each combination has a model (`variants`).
     settings : Settings
     saved : Saved or None
         The saved model that the graph belongs to.
@@ -47,6 +50,8 @@ class Definition:
         The graph, with the rewrites that are valid for all sizes; None after it was released.
     notes : list of Note
         Notes on these rewrites.
+    part : bool
+        Whether it is a part of another network.
     templates : GraphTemplates
         Templates of the graph, rewritten for sizes.
     """
@@ -80,15 +85,16 @@ class Definition:
             each run; sizes that depend on them are determined at run time.
         """
         self.name, self.settings, self.saved, self._source = graph.name, settings, saved, source
-        self._part = part
+        self.part = part
         self.inputs, self.shape_inputs = bound_inputs(graph, shapes), () if body else shape_inputs(graph)
         self.order, self.defaults = graph.outputs, graph.defaults
         graph = _once(graph)
         self.outputs = {name: replace(graph.value(name), array=None) for name in graph.outputs}
         self.graph: Graph | None = graph
+        self.conditions = None if body else Conditions.of(graph, self.shape_inputs)
         self.notes: list[Note] = []
         self.templates = GraphTemplates(self.inputs)
-        if not self.is_fixed:
+        if not self.is_fixed and self.conditions is None:
             from cpuconv.graph import passes  # deferred: models saved with fixed sizes need no rewrites
 
             watch, skip = partial(note, self.notes), settings.rewriting.skip_passes
@@ -96,8 +102,12 @@ class Definition:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether one program suffices: all sizes are fixed."""
-        return not self.shape_inputs and all(value.concrete for value in self.inputs.values())
+        """Whether one program suffices: all sizes are fixed, and inputs decide no branches."""
+        return not self.shape_inputs and self.conditions is None and self._has_sizes
+
+    @property
+    def _has_sizes(self) -> bool:
+        return all(value.concrete for value in self.inputs.values())
 
     @property
     def follows(self) -> bool:
@@ -110,12 +120,12 @@ class Definition:
         Raises
         ------
         SourceError
-            Some sizes are open, or elements of inputs decide sizes.
+            Some sizes are open, or elements of inputs decide sizes or branches.
         """
-        if self.shape_inputs:
-            raise SourceError(
-                must(self.shape_inputs[0], "fed: its elements decide sizes; run the model first", "unknown")
-            )
+        deciding = self.conditions.graph.inputs if self.conditions else self.shape_inputs
+        if deciding:
+            what = "branches" if self.conditions else "sizes"
+            raise SourceError(must(deciding[0], f"fed: its elements decide {what}; run the model first", "unknown"))
         for name, value in self.inputs.items():
             if not value.concrete:
                 expected = "of fixed sizes: run the model first, or state them in 'input_shapes'"
@@ -158,16 +168,46 @@ class Definition:
             program = None if shape_arrays else self.saved.program(shapes)
             if program is not None:
                 return program.prepared, program.decisions if self.follows else None
-            self.saved.check_graph()
-        graph = self.original() if self.graph is None else self.graph
-        check_unchanged(graph.constants.values())
+        graph = self.whole()
         named = {name: shape for name, shape in zip(self.inputs, shapes, strict=True) if name not in shape_arrays}
         options = self.settings.rewriting
         if not (noted or shape_arrays or self.is_fixed):
-            ready = self.templates.graph(shapes, graph, partial(_ready, graph, options, self._part))
+            ready = self.templates.graph(shapes, graph, partial(_ready, graph, options, self.part))
             if ready is not None:
                 return Prepared(ready.head, [], ready.suffix), None
-        return prepared(with_constants(graph, shape_arrays), named, options, noted=noted, quiet=self._part), None
+        return prepared(with_constants(graph, shape_arrays), named, options, noted=noted, quiet=self.part), None
+
+    def whole(self) -> Graph:
+        """The graph with the rewrites that are valid for all sizes, or as it was read if it was released.
+
+        Raises
+        ------
+        SourceError
+            It is no longer available.
+        """
+        if self.saved is not None:
+            self.saved.check_graph()
+        graph = self.original() if self.graph is None else self.graph
+        check_unchanged(graph.constants.values())
+        return graph
+
+    def outputs_of_branches(self) -> dict[str, Value]:
+        """The outputs as far as the sizes of the inputs determine them, whatever branches are taken.
+
+        Raises
+        ------
+        SourceError
+            Nodes do not fit together, or an operator is rejected.
+        """
+        if not self._has_sizes:
+            return self.outputs
+        options = self.settings.rewriting
+        made = specialise(self.whole(), {}, strict=options.strict, quiet=True)
+        found = {name: made.value(name) for name in self.outputs}
+        return {
+            name: replace(found[name] if found[name].concrete else stated, array=None)
+            for name, stated in self.outputs.items()
+        }
 
     def original(self) -> Graph:
         """The graph as it was read, without rewrites.

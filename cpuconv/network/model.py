@@ -7,11 +7,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter as _now
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
-from baselib.locks import Lock
 from cpuconv.errors import ArgumentError, ArgumentTypeError, kind_of, must
 from cpuconv.graph.ir import Value
 from cpuconv.graph.stopping import Stop
@@ -21,6 +20,7 @@ from cpuconv.network.model_reports import ModelReports
 from cpuconv.network.ports import Port, converted, fed
 from cpuconv.network.program_cache import ProgramCache
 from cpuconv.network.reports.stats import LATEST
+from cpuconv.network.variants import BranchModels, DefaultModels, Opened
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,13 +28,6 @@ if TYPE_CHECKING:
     from cpuconv.images.geometry import Geometry
     from cpuconv.images.image import Image
     from cpuconv.images.preprocessing import Numbers, Pictures
-
-
-class Opened(NamedTuple):
-    """A model in which some defaults of another one are inputs, and their default arrays."""
-
-    model: Model
-    arrays: Mapping[str, np.ndarray]
 
 
 class Model(ModelReports):
@@ -59,16 +52,16 @@ class Model(ModelReports):
         definition: Definition,
         programs: ProgramCache,
         outputs: Mapping[str, Value],
-        reopened: Callable[[Collection[str]], Opened],
+        reopened: Callable[[Collection[str]], Opened[Model]],
+        branches: BranchModels[Model] | None,
     ) -> None:
         """Store the parts that `compiling` made, and the outputs as far as they are known.
 
-        `reopened` compiles the model in which given defaults are inputs.
+        `reopened` compiles the model in which given defaults are inputs; `branches` run instead of `programs`.
         """
         super().__init__()
-        self._definition, self._programs, self._reopened = definition, programs, reopened
-        self._opened: Opened | None = None
-        self._opening = Lock(brief=False)
+        self._definition, self._programs, self._branches = definition, programs, branches
+        self._opened = DefaultModels(definition.defaults, reopened)
         self._made_by: Callable[[], Model] | None = None
         self.images: Mapping[str, Image] = {}
         self.pictures: Pictures | None = None
@@ -227,9 +220,13 @@ class Model(ModelReports):
         self, feed: Mapping[str, Any], out: Mapping[str, np.ndarray] | None, stop: Stop | None, convert: bool
     ) -> dict[str, np.ndarray]:
         """`run` for arrays of the inputs' shapes."""
-        if self.defaults and (opened := self._opened_for(feed)) is not None:
+        if self.defaults and (opened := self._opened.find(feed)) is not None:
             return opened.model.run({**opened.arrays, **feed}, out, stop=stop, convert=convert)
         arrays = fed(self.inputs, converted(self.inputs, feed) if convert else feed)
+        if self._branches is not None:
+            return self._branches.find(arrays).run(
+                dict(zip(self._definition.inputs, arrays, strict=True)), out, stop=stop
+            )
         made, given = self._programs.fitting(arrays)
         executable = made.executable
         found = executable.output_arrays
@@ -242,19 +239,6 @@ class Model(ModelReports):
         finally:
             self._programs.remember(made)  # its size changes with the number of callers and with sizes of its suffix
         return outputs
-
-    def _opened_for(self, feed: Mapping[str, Any]) -> Opened | None:
-        """The model in which the defaults in the feed are inputs; None if it has none of them."""
-        names = {port.name for port in self.defaults if port.name in feed} if isinstance(feed, Mapping) else set()
-        if not names:
-            return None
-        opened = self._opened
-        if opened is None or not names <= opened.arrays.keys():
-            with self._opening:
-                opened = self._opened
-                if opened is None or not names <= opened.arrays.keys():
-                    opened = self._opened = self._reopened(names.union(opened.arrays if opened else ()))
-        return opened
 
     def with_images(self, images: Mapping[str, Image], numbers: Mapping[str, Numbers] | None = None) -> Model:
         """Let inputs take pictures, by name, and return the model.
@@ -275,17 +259,17 @@ class Model(ModelReports):
     @property
     def threads(self) -> int:
         """Maximum number of threads of a run; where it depends on the sizes, that of the sizes that ran last."""
-        return self._programs.threads
+        return self._ran._programs.threads
 
     @property
     def nbytes(self) -> int:
         """Size of cached programs and of the memory of their runs, in bytes; packed weights are not counted."""
-        return self._programs.nbytes
+        return sum(model._programs.nbytes for model in self._parts())
 
     @property
     def has_run(self) -> bool:
         """Whether the network has run, so that `explain` can describe its sizes."""
-        return self._programs.last is not None
+        return self._ran._programs.last is not None
 
     def save(self, path: str | os.PathLike[str], *, kernels: bool = False) -> None:
         """Write the model to a file that `cpuconv.load` reads, without the package onnx.
@@ -327,6 +311,6 @@ class Model(ModelReports):
                 definition.order,
             )
             settings = replace(definition.settings, threads=self.threads)  # the fastest number, if it was determined
-            names = programs.kernels() if kernels else None
+            names = frozenset().union(*(each._programs.kernels() for each in self._parts())) if kernels else None
             images = None if self.pictures is None else self.pictures.to_dict()
             write(Path(path), ends, graph, settings, programs.to_save(), programs.forms, names, images)

@@ -13,6 +13,7 @@ from cpuconv.network.definition import Definition
 from cpuconv.network.ports import Port, fed
 from cpuconv.network.program_cache import ProgramCache
 from cpuconv.network.reports.stats import RunLog, Stats
+from cpuconv.network.variants import BranchModels, DefaultModels
 from cpuconv.runtime.code.cache import Statistics
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ class ModelReports(BackgroundRuns):
     _definition: Definition
     _programs: ProgramCache
     pictures: Pictures | None
-    _opened_for: Any
+    _opened: DefaultModels[Any]
+    _branches: BranchModels[Any] | None
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,9 +79,11 @@ class ModelReports(BackgroundRuns):
     def _profile(self, feed: Mapping[str, Any], runs: int, watch: bool) -> Profile:
         from cpuconv.network.reports.profile import combined, profile
 
-        if self.defaults and (opened := self._opened_for(feed)) is not None:
+        if self.defaults and (opened := self._opened.find(feed)) is not None:
             return opened.model.profile({**opened.arrays, **feed}, runs, watch=watch)
         arrays = fed(self.inputs, feed)
+        if self._branches is not None:
+            return self._branches.find(arrays).profile(feed, runs, watch=watch)
         made, given = self._programs.fitting(arrays)
         made = self._programs.builder.detailed(made)
         outputs = made.executable.output_arrays.new()
@@ -104,8 +108,9 @@ class ModelReports(BackgroundRuns):
         SourceError
             Sizes are open, and nothing has run yet.
         """
-        made = self._programs.last or self._programs.find(self._definition.fixed_shapes())
-        explanation = self._programs.builder.explained(made)
+        ran = self._ran
+        made = ran._programs.last or ran._programs.find(ran._definition.fixed_shapes())
+        explanation = ran._programs.builder.explained(made)
         return explanation if made.suffix is None else made.suffix.explained(explanation)
 
     def precision_table(self) -> PrecisionTable:
@@ -152,5 +157,12 @@ class ModelReports(BackgroundRuns):
         )
 
     def _parts(self) -> Sequence[ModelReports]:
-        """The models of single batch sizes that this one consists of."""
-        return [self]
+        """The models of single batch sizes, or of branches, that this one consists of, and itself."""
+        branches = [] if self._branches is None else self._branches.made
+        return [self, *(part for model in branches for part in model._parts())]
+
+    @property
+    def _ran(self) -> ModelReports:
+        """The model of the branches that ran last; this one if inputs decide no branches."""
+        last = None if self._branches is None else self._branches.last
+        return self if last is None else last._ran

@@ -130,7 +130,7 @@ class ProgramCache:
         """
         definition = self._definition
         programs = self._made()
-        if definition.shape_inputs or (self.builder.auto and not definition.is_fixed):
+        if definition.shape_inputs or definition.conditions or (self.builder.auto and not definition.is_fixed):
             return
         for key, made in programs.items():
             ready, _ = definition.prepared(key.shapes, {}, noted=True)

@@ -171,11 +171,16 @@ def test_available_providers_elsewhere_warn(model, served, monkeypatch):
 
 
 PROGRAM = """
-import sys
+import platform, resource, sys
 import numpy as np
 from onnxruntime import InferenceSession
 session = InferenceSession(sys.argv[1])
 print(session.run(None, {"x": np.ones((1, 3, 8, 8), np.float32)})[0].shape, session._sess.served, sys.argv[2:])
+faults = []
+for _ in range(4):
+    np.ones(1 << 23, np.uint8)
+    faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+print(faults[-1] - faults[0] < 100 or platform.libc_ver()[0] != "glibc")
 sys.exit(7)
 """
 
@@ -186,7 +191,7 @@ def test_exec_runs_a_program(model, tmp_path, as_module):
     named = ["-m", "program"] if as_module else ["program.py"]
     command = python("-m", "cpuconv", "exec", "--threads", "1", *named, model, "--json", "-x")
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stdout) == (7, "(1, 4, 8, 8) True ['--json', '-x']\n"), done.stderr
+    assert (done.returncode, done.stdout) == (7, "(1, 4, 8, 8) True ['--json', '-x']\nTrue\n"), done.stderr
 
 
 def test_errors_of_the_program_are_its_own(tmp_path):

@@ -101,7 +101,7 @@ def _specialised(graph: Graph, known: dict[str, Value], integers: bool, count: C
         if condition is not None:
             check_one(node, known[node.inputs[0]], np.dtype(bool), "condition")
             names = names or Names((*known, *(name for each in graph.nodes for name in each.outputs)))
-            body, own = _taken(node, bool(condition.all()), known, names)
+            body, own = taken(node, bool(condition.all()), known, names)
             known |= own
             left.extendleft(reversed(body))
             continue
@@ -234,10 +234,8 @@ def _ready(node: Node, known: Mapping[str, Value], folding: Folding, count: Coun
     return replace(node, semantics=Flow(sized, body))
 
 
-def _taken(
-    node: Node, condition: bool, known: Mapping[str, Value], taken: Names
-) -> tuple[list[Node], dict[str, Value]]:
-    """The nodes and constants of the branch that an If takes, under new names, which are added to `taken`.
+def taken(node: Node, condition: bool, known: Mapping[str, Value], used: Names) -> tuple[list[Node], dict[str, Value]]:
+    """The nodes and constants of the branch that an If takes, under new names, which are added to `used`.
 
     Constants that are known outside keep their names.
     """
@@ -245,7 +243,7 @@ def _taken(
     arrays = {name: array for name, array in branch.constants.items() if not _is(known.get(name), array)}
     own = [*arrays, *(name for inner in branch.nodes for name in inner.outputs if name)]
     first = next(filter(None, node.outputs))[: MOST_HINT // 2]
-    names = control.renamed(node, branch) | {name: taken.fresh(f"{first}/{name}") for name in own}
+    names = control.renamed(node, branch) | {name: used.fresh(f"{first}/{name}") for name in own}
     body = [inner.reads(names).writes(names) for inner in branch.nodes]
     for inner, outer in zip(branch.outputs, node.outputs, strict=False):
         if outer:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -114,6 +116,59 @@ def test_conditions_of_which_each_has_a_program(given: str, programs: int) -> No
         p = np.full(made.inputs[1].shape or (), flag, made.inputs[1].dtype)
         same(made.run({"x": X, "p": p}), {"y": np.maximum(X, 0) if flag else -X})
     assert len(programs_of(made)) == programs
+
+
+NESTED = """g (float[N] x, int64 n, int32[1] m) => (float[] y, float[] z)
+    <int64 one = {1}, int64 none = {0}, int32 zero = {0}, float k = {0.5}> {
+    c = Less(n, one) s = Neg(x)
+    w = If (c) <
+        then_branch = t () => (float[] a) { p = Greater(m, zero) q = Exp(s) a = If (p) <
+            then_branch = t2 () => (float[] b) { b = Concat<axis = 0>(q, x) },
+            else_branch = e2 () => (float[] b) { i = Cast<to = 7>(m) j = Add(i, n) r = Equal(j, none) b = If (r) <
+                then_branch = t3 () => (float[] f) { f = Relu(q) }, else_branch = e3 () => (float[] f) { f = Add(q, k) }
+            > }
+        > },
+        else_branch = e () => (float[] a) <float k2 = {3}> { a = Mul(x, k2) }
+    >
+    y = Sub(w, k)
+    z = If (c) <
+        then_branch = t4 () => (float[] v) { v = Identity(w) }, else_branch = e4 () => (float[1] v) { v = ReduceMax(x) }
+    >
+}"""
+
+
+def test_integers_decide_branches(tmp_path: Path) -> None:
+    """Branches change from run to run, and are nested; a branch's program has no If, whatever the integers are."""
+    n, m = [2, 0, -1, 0, 0, 7, -1, -5], [0, 1, 1, 0, -2, 1, 0, -2]
+    feeds = [
+        {"x": X[: 2 + at % 2], "n": np.array(a), "m": np.int32([b])} for at, (a, b) in enumerate(zip(n, m, strict=True))
+    ]
+    made = agrees(NESTED, *feeds)
+    assert "If" not in {row.op for row in made.explain().operators}
+    assert len(made._all_programs()) - 1 == 6
+    made.save(tmp_path / "m", kernels=True)
+    loaded = cpuconv.load(tmp_path / "m")
+    assert not loaded.has_run
+    for feed in feeds[:3]:
+        same(loaded.run(feed), made.run(feed))
+    assert loaded.has_run and 0 < loaded.nbytes < made.nbytes
+    assert loaded.profile(feeds[2], 1).to_dict() and str(loaded.explain())
+
+
+@pytest.mark.parametrize("kind", ["float", "int64[2]", "int64"])
+def test_conditions_of_a_model_each(kind: str) -> None:
+    """Numbers that differ in each run take two models; floats, rows, and what is computed from them none."""
+    then, other = BRANCHES["alike"]
+    text = _if(then, other, inputs=f"float[3] x, {kind} n", before="s = ReduceSum<keepdims = 0>(n) c = Less(s, s2)")
+    text = text.replace(") { s", f") <{kind.split('[')[0]} s2 = {{3}}> {{ s", 1)
+    made = cpuconv.compile(parse(text), strategy="heuristic")
+    assert made.outputs[0].shape == (3,)
+    for number in range(6):
+        n = np.full(made.inputs[1].shape or (), number, made.inputs[1].dtype)
+        y = np.empty(3, np.float32)
+        made.run({"x": X, "n": n}, {"y": y})
+        same({"y": y}, {"y": np.maximum(X, 0) if n.sum() < 3 else -X})
+    assert len(made._all_programs()) == (3 if kind == "int64" else 1)
 
 
 def test_bodies_within_bodies_read_values_two_levels_up() -> None:
