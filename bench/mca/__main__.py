@@ -21,7 +21,7 @@ from tabulate import tabulate
 
 from baselib.interpreter import python
 from bench.mca import cores
-from bench.mca.assembly import body_of, count_vector, loads_of, vector_spills
+from bench.mca.assembly import body_of, count_arithmetic, vector_loads, vector_spills
 from bench.packs import dry_run
 from bench.packs.features import environment
 from cpuconv.runtime.code.packs.cpu_classes import BY_NAME
@@ -38,13 +38,13 @@ def analysed(core: cores.Core, match: str) -> Iterator[dict[str, Any]]:
         if match not in name:
             continue
         body = body_of(kernel.assembly(tile))
-        vectors = count_vector(body)
+        vectors = count_arithmetic(body)
         yield {
             "loop": name,
             "share": vectors / core.fma_rate / core.cycles(body),
             "multiply-adds": vectors,
             "instructions": len(body),
-            "loads": loads_of(body),
+            "loads": vector_loads(body),
             "spills": len(vector_spills(body)),
         }
 
@@ -55,7 +55,7 @@ def _child(cpu: str, match: str) -> None:
         print(json.dumps(row), flush=True)
 
 
-def measured(cpu: str, match: str = "") -> list[dict[str, Any]]:
+def figures_of(cpu: str, match: str = "") -> list[dict[str, Any]]:
     """Return the figures of a class of CPUs, from a process that compiles for it."""
     command = python("-m", "bench.mca", "--child", cpu, "--match", match)
     done = subprocess.run(command, env={**os.environ, **environment(BY_NAME[cpu])}, capture_output=True, text=True)
@@ -76,15 +76,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.child:
         _child(args.child, args.match)
         return 0
+    cpus = args.cpus.split(",")
+    if unknown := [cpu for cpu in cpus if cpu not in cores.BY_CLASS]:
+        p.error(f"--cpus: must be of {', '.join(cores.BY_CLASS)}, got {', '.join(unknown)}")
     try:
         cores.tool()
     except cores.Unavailable as missing:
         raise SystemExit(f"bench.mca: {missing}") from None
     found = {}
-    for cpu in args.cpus.split(","):
-        if cpu not in cores.BY_CLASS:
-            p.error(f"--cpus: must be of {', '.join(cores.BY_CLASS)}, got {cpu}")
-        found[cpu] = measured(cpu, args.match)
+    for cpu in cpus:
+        found[cpu] = figures_of(cpu, args.match)
         rows = [[row["loop"], f"{row['share']:.0%}", *(row[name] for name in COLUMNS[1:])] for row in found[cpu]]
         print(f"\n{cores.BY_CLASS[cpu].name}\n")
         print(tabulate(rows, ["loop", *COLUMNS], tablefmt="pipe" if args.markdown else "simple"), flush=True)

@@ -8,6 +8,9 @@ from collections.abc import Iterable
 _LABEL = re.compile(r"^([\w.$]+):")
 _JUMP = re.compile(r"^(?:j[a-z]+|b(?:\.[a-z]+)?|cbn?z\s+\w+,|tbn?z\s+\w+,\s*#?\w+,)\s+([\w.$]+)$")
 _FMA = re.compile(r"^(?:vf(?:n?m)(?:add|sub)\d*[ps]s|fml[as]|fn?m(?:add|sub))\b")
+_DOT = re.compile(r"^(?:[su]+dot|[su]+mmla|bfdot|bfmmla|fmlal2?)\b")
+_ARITHMETIC = re.compile(r"^f(?:add|sub|mul|neg|max|min)\w*\b.*\bv\d+|^v(?:add|sub|mul)ps\b")
+_LOAD = re.compile(r"^ld\w*\s.*\b[vqds]\d+")
 _VECTOR = re.compile(r"%?\b[xyz]mm\d+\b|\b[vq]\d+\b")
 _ADDRESS = re.compile(r"\(([^)]*)\)|\[([^\]]*)\]")
 _WRITE_RBP = re.compile(r",\s*%rbp$|^(?!cmp|test|push)\w+\s+(?:rbp\b|%rbp$)")
@@ -83,21 +86,16 @@ def _on_stack(line: str, stack: set[str]) -> bool:
     return False
 
 
-_DOT = re.compile(r"^(?:[su]+dot|[su]+mmla|bfdot|bfmmla|fmlal2?)\b")
-_ARITHMETIC = re.compile(r"^(?:f(?:add|sub|mul|neg|max|min)\w*|v(?:add|sub|mul)ps)\b.*\bv\d+|^v(?:add|sub|mul)ps\b")
-_LOAD = re.compile(r"^ld\w*\s.*\b[vqds]\d+")
-
-
 def body_of(assembly: str) -> list[str]:
     """Instructions of the hot loop; of straight-line code, its longest block."""
-    return hot_loop(assembly) if count_vector(hot_loop(assembly)) else max(blocks(assembly), key=count_vector)
+    return hot_loop(assembly) if count_arithmetic(hot_loop(assembly)) else max(blocks(assembly), key=count_arithmetic)
 
 
-def count_vector(lines: Iterable[str]) -> int:
+def count_arithmetic(lines: Iterable[str]) -> int:
     """Vector instructions that compute: multiply-adds, dot products, additions and products of float32."""
     return sum(bool(_FMA.match(line) or _DOT.match(line) or _ARITHMETIC.match(line)) for line in lines)
 
 
-def loads_of(lines: Iterable[str]) -> int:
+def vector_loads(lines: Iterable[str]) -> int:
     """Instructions that load vector registers (aarch64)."""
     return sum(bool(_LOAD.match(line)) for line in lines)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from bench.mca import in_order
 
 TOOLS = tuple(f"llvm-mca{version}" for version in ("-22", "", "-21", "-20", "-19"))
-LEAST_VERSION = 18  # older ones have no model of Neoverse N1 and V1
+MIN_VERSION = 18  # older ones have no model of Neoverse N1 and V1
 _TURNS = 50
 _DECODED = 4  # instructions per cycle of a Neoverse N1
 
@@ -46,9 +46,9 @@ def tool() -> str:
     for name in TOOLS:
         if path := shutil.which(name):
             said = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
-            if (found := re.search(r"version (\d+)", said)) and int(found[1]) >= LEAST_VERSION:
+            if (found := re.search(r"version (\d+)", said)) and int(found[1]) >= MIN_VERSION:
                 return path
-    raise Unavailable(f"no llvm-mca of version {LEAST_VERSION} or later is in PATH (Debian: apt-get install llvm-22)")
+    raise Unavailable(f"no llvm-mca of version {MIN_VERSION} or later is in PATH (Debian: apt-get install llvm-22)")
 
 
 def by_mca(lines: Sequence[str], cpu: str, *options: str) -> float:

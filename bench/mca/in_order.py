@@ -35,7 +35,7 @@ FLAGS = "flags"
 
 
 class Instruction(NamedTuple):
-    """What the simulation needs of an instruction."""
+    """Registers, port and timing of an instruction."""
 
     results: tuple[str, ...]
     operands: tuple[str, ...]

@@ -17,11 +17,11 @@ def _area(low: np.ndarray, high: np.ndarray) -> np.ndarray:
     return np.maximum(high - low, 0).prod(-1)
 
 
-def suppressed(low: np.ndarray, high: np.ndarray, order: np.ndarray, most: int, threshold: float) -> list[int]:
-    """Select up to `most` boxes in order; skip boxes that overlap a selected one by more than the threshold."""
+def select_boxes(low: np.ndarray, high: np.ndarray, order: np.ndarray, limit: int, threshold: float) -> list[int]:
+    """Select up to `limit` boxes in order; skip boxes that overlap a selected one by more than the threshold."""
     kept: list[int] = []
     areas = _area(low, high)
-    while order.size and len(kept) < most:
+    while order.size and len(kept) < limit:
         best, order = order[0], order[1:]
         kept.append(int(best))
         shared = _area(np.maximum(low[best], low[order]), np.minimum(high[best], high[order]))

@@ -39,7 +39,7 @@ class Isa:
     efficiency: tuple[float, ...] = (0.86, 0.97, 1.0, 1.0)  # measured efficiency of tiles with 1, 2, … weight vectors
     latency: float = 4  # cycles between dependent FMAs, the latency of an accumulation
     memory_operand: bool = True  # an operand of an FMA can be in memory, without a register
-    prefetch_step: int = 1  # adjacent vectors for which transforms prefetch once
+    prefetch_step: int = 1  # adjacent vectors per prefetch of a transform
     in_order: bool = False  # instructions issue in their order, so that loads are not hidden behind FMAs
     scalars_per_load: int = 1  # scalars of one load from which FMAs take single elements as operands
     frequency: float = 2.5e9  # cycles per second

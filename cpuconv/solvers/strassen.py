@@ -54,13 +54,15 @@ class Params:
 
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:
-    """1x1 pixel by pixel, of two pixels and more; channels in pairs of blocks."""
+    """1x1 pixel by pixel, one group, channels in pairs of blocks, but not too many."""
     if not is_plain(problem):
         return "output pixels are not input pixels"
     if problem.groups > 1:
         return "there are several groups"
     if problem.c % (2 * isa.lanes) or problem.k % (2 * isa.lanes):
         return f"{problem.c} and {problem.k} channels are not in pairs of blocks of {isa.lanes}"
+    if error(problem) > transformed.LARGEST_ERROR:
+        return f"the sums are of {problem.c} channels, too many for its error"
     return None
 
 
@@ -105,7 +107,7 @@ def bound(problem: ConvProblem, machine: Machine) -> float:
 
 @functools.lru_cache(maxsize=64)
 def _form(problem: ConvProblem, machine: Machine) -> Form:
-    """What the candidates of a problem share."""
+    """Figures that are equal for all candidates of a problem."""
     charge = transformed.charge(error(problem))
     return transformed.form(_halves(problem), machine, _TILE, _PLANES, _operations(machine), charge=charge)
 

@@ -8,7 +8,7 @@ from bench.mca import __main__ as mca
 from bench.mca import cores, in_order
 
 FMA = "fmla v{0}.4s, v30.4s, v31.s[0]"
-LEAST = {  # share of the bound, by the start of a loop's name
+MIN_SHARES = {  # share of the bound, by the start of a loop's name
     "cortex-a76": {"GEMM 2x": 0.97, "GEMM 4x": 0.97, "planar": 0.97, "first layer": 0.97, "depthwise 3x3": 0.8},
     "cortex-a55": {"GEMM 1x": 0.7, "GEMM 2x": 0.7, "depthwise 3x3 ": 0.3},
 }
@@ -28,7 +28,7 @@ def fmas(count: int) -> list[str]:
         (["add x1, x1, #16"] * 4, 10),  # a chain after the FMAs, of which the first runs beside the last
     ],
 )
-def test_what_runs_beside_an_fma(added, cycles):
+def test_cycles_of_fmas_and_other_instructions(added, cycles):
     assert in_order.cycles([*fmas(8), *added]) == pytest.approx(cycles, abs=0.51)
 
 
@@ -41,14 +41,14 @@ def test_a_chain_takes_the_latency():
     assert in_order.cycles(["ldr s31, [x1], #4", FMA.format(0), FMA.format(1)]) >= 4
 
 
-@pytest.mark.parametrize("cpu", LEAST)
+@pytest.mark.parametrize("cpu", MIN_SHARES)
 def test_shares(cpu):
     try:
         cores.tool()
     except cores.Unavailable as missing:
         pytest.skip(str(missing))
-    for start, least in LEAST[cpu].items():
-        rows = mca.measured(cpu, start)
+    for start, least in MIN_SHARES[cpu].items():
+        rows = mca.figures_of(cpu, start)
         assert rows
         for row in rows:
             if "dot" not in row["loop"]:

@@ -61,8 +61,8 @@ def test_equal_bits_whatever_the_tile():
 def test_applicable_to_pairs_of_blocks_of_plain_float32():
     problem = rows(9, 2 * LANES, 2 * LANES)
     assert strassen.applicable(problem, current()) is None
-    others = [{"c": 3 * LANES}, {"k": 2 * LANES + 1}, {"stride": (1, 2)}, {"groups": 2}, {"pads": (0, 0, 1, 0)}]
-    for change in others:
+    channels = {"c": 3 * LANES}, {"c": 2**18}, {"k": 2 * LANES + 1}
+    for change in (*channels, {"stride": (1, 2)}, {"groups": 2}, {"pads": (0, 0, 1, 0)}):
         assert strassen.applicable(replace(problem, **change), current())
 
 

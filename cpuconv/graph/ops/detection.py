@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from cpuconv.conv.choice.target import Target
-from cpuconv.functions.boxes import corners, suppressed
+from cpuconv.functions.boxes import corners, select_boxes
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import EXACT, Arrays, Inputs, Op, given, integers
@@ -41,7 +41,8 @@ def non_max_suppression(node: Node, arrays: Arrays) -> np.ndarray:
         of_class = scores[image, label]
         able = np.arange(len(of_class)) if least is None else np.flatnonzero(of_class > least)
         order = able[np.argsort(-of_class[able], kind="stable")]
-        rows += [(image, label, box) for box in suppressed(low[image], high[image], order, most or 0, overlap or 0.0)]
+        selected = select_boxes(low[image], high[image], order, most or 0, overlap or 0.0)
+        rows += [(image, label, box) for box in selected]
     return np.array(rows, np.int64).reshape(-1, 3)
 
 

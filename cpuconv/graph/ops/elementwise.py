@@ -48,7 +48,7 @@ SIGNATURES = {
     **dict.fromkeys(COMPARISONS, _TWO.replace("y: float32", "y: bool")),
     "Clip": "x: float32 (S...), low?: float32|number, high?: float32|number -> y: float32 (S...)",
     "Elementwise": "x*: bool|uint8|int8|int32|float32|number ~(S...) -> y: uint8|int8|float32 (S...)",
-    "Where": "seen: bool|number ~(S...), x: float32|number ~(S...), y: float32|number ~(S...) -> z: float32 (S...)",
+    "Where": f"condition: bool|number ~(S...), {_TWO}",
     "QuantizeLinear": f"x: float32 (S...), {_SCALE_AND_ZERO} -> y: uint8|int8 (S...)",
     "DequantizeLinear": f"x: uint8|int8|int32 (S...), {_SCALE_AND_ZERO} -> y: float32 (S...)",
 }
@@ -65,7 +65,7 @@ def expression_of(node: Node, inputs: Inputs) -> Expression | None:
     tree = _formed(node, _operands(inputs))
     if tree is None or not 0 < len(tree.operands) <= MOST_OPERANDS:
         return None
-    first = int(node.op == "Where")  # the output has its type
+    first = int(node.op == "Where")  # position of the input whose type the output has
     types = {inputs[position].dtype for position in (first, *tree.operands) if position >= first}
     if node.op == "QuantizeLinear":
         types |= {inputs[1].dtype, node["precision"] or FLOAT32}  # type of the quotient
@@ -134,8 +134,9 @@ def _form_with_blocks(value: Any, shape: Sequence[int]) -> str | None:
     """Form that an operand needs next to others in channel blocks, "": packed at compilation; None if there is none."""
     if not _all_channels(value, shape):
         return STRIDED
-    full = len(value.shape) == len(shape)
-    return None if value.dtype == BOOL or not (full or value.array is not None) else BLOCKED if full else ""
+    if len(value.shape) == len(shape):
+        return BLOCKED
+    return "" if value.array is not None else None
 
 
 def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:

@@ -20,7 +20,7 @@ from cpuconv.graph.ir import Graph, Node, merged_parts
 from cpuconv.graph.ops import TABLE
 from cpuconv.graph.ops.base import broadcast_shapes
 from cpuconv.graph.ops.elementwise import BOOL, expression_of
-from cpuconv.graph.ops.elementwise_forms import FORMS
+from cpuconv.graph.ops.elementwise_forms import COMPARISONS, FORMS
 from cpuconv.graph.passes.rewriting import Maker, Pass, Rewrite
 from cpuconv.graph.passes.scaled import INT8_DTYPES, QUANTISATION
 from cpuconv.kernels.binding.tensor_view import FLOAT32
@@ -110,7 +110,7 @@ def _merge(graph: Graph) -> Graph:
 
 
 def _piece(graph: Graph, node: Node) -> _Piece | None:
-    """Expression of a single node; None if it is not elementwise."""
+    """Expression of a single node; None if it is not elementwise, or its result is bool."""
     inputs = graph.operands(node)
     tree = None if node.semantics is not None else expression_of(node, inputs)
     if tree is None or graph.value(node.outputs[0]).dtype == BOOL:
@@ -169,6 +169,6 @@ def _separate(graph: Graph, node: Node) -> Rewrite | None:
 run = Pass(
     "elementwise",
     __doc__,
-    (dict.fromkeys(FORMS.keys() - QUANTISATION, _separate), _merge),
+    (dict.fromkeys(FORMS.keys() - QUANTISATION - COMPARISONS.keys(), _separate), _merge),
     needs=("quantised", "views", "volumes"),
 )

@@ -1,10 +1,9 @@
 """Merge chains of data movement, and remove Reshape around row-wise operators.
 
 Patterns: Reshape of Reshape; Transpose of Transpose; Concat of a Concat along the same axis without other readers;
-empty operands of a Concat;
-Reshape, an operator on the last axis alone (`Op.rowwise`) and Reshape, where the last axis stays and the other axes are
-restored. Nodes that then change nothing are removed. Equal in every bit: the same elements in the same order, or the
-same rows.
+empty operands of a Concat; Reshape, an operator on the last axis alone (`Op.rowwise`) and Reshape, where the last axis
+stays and the other axes are restored. Nodes that then change nothing are removed. Equal in every bit: the same elements
+in the same order, or the same rows.
 """
 
 from __future__ import annotations

@@ -214,21 +214,21 @@ def _pack_values(tile, args, v, values, lines):
         )  # fmt: skip
 
 
-def _leave(tile, args, matrix, target, lines):
+def _pack_nothing(tile, args, matrix, target, lines):
     pass
 
 
-@specialise_on_tile(lambda tile: _leave if tile.keys == IN_PLACE else _pack_keys)
+@specialise_on_tile(lambda tile: _pack_nothing if tile.keys == IN_PLACE else _pack_keys)
 def _prepare_keys(tile, args, k, keys, lines):
     """Pack all panels of the keys of an item, unless they are read in place."""
 
 
-@specialise_on_tile(lambda tile: _leave if tile.values == IN_PLACE else _pack_values)
+@specialise_on_tile(lambda tile: _pack_nothing if tile.values == IN_PLACE else _pack_values)
 def _prepare_values(tile, args, v, values, lines):
     """Pack all panels of the values of an item, unless they are read in place."""
 
 
-def _dots(tile, args, queries, k, keys, scores):
+def _multiply_in_place(tile, args, queries, k, keys, scores):
     call_multiply_keys(
         args.score_gemm,
         q=queries,
@@ -243,7 +243,7 @@ def _dots(tile, args, queries, k, keys, scores):
     )
 
 
-def _strips_of_keys(tile, args, queries, k, keys, scores):
+def _multiply_packed(tile, args, queries, k, keys, scores):
     for panel in range(args.key_panels):
         multiply_rows(
             args.score_gemm if panel + 1 < args.key_panels else args.score_gemm_last, queries, args.score_a_tile,
@@ -253,14 +253,14 @@ def _strips_of_keys(tile, args, queries, k, keys, scores):
         )  # fmt: skip
 
 
-@specialise_on_tile(lambda tile: _dots if tile.keys == IN_PLACE else _strips_of_keys)
+@specialise_on_tile(lambda tile: _multiply_in_place if tile.keys == IN_PLACE else _multiply_packed)
 def _score(tile, args, queries, k, keys, scores):
     """Multiply a block of queries by all keys."""
 
 
 @inline
-def _are_others(tile, args, a, b):
-    """Whether two items have other keys or values; heads of a group share them."""
+def _differ(tile, args, a, b):
+    """Whether items a and b read different keys or values; heads of a group read the same."""
     a, b = args.offsets + 40 * a, args.offsets + 40 * b
     return word(tile, a, 1) != word(tile, b, 1) or word(tile, a, 2) != word(tile, b, 2)
 
@@ -304,7 +304,7 @@ def attention(tile, worker, before, part, parts, args):
     for unit in range(units * part // parts, units * (part + 1) // parts):
         item = unit // args.blocks
         offsets = args.offsets + 40 * item
-        if packed < 0 or _are_others(tile, args, packed, item):
+        if packed < 0 or _differ(tile, args, packed, item):
             packed = item
             _prepare_keys(tile, args, args.k + word(tile, offsets, 1), keys, lines)
             _prepare_values(tile, args, args.v + word(tile, offsets, 2), values, lines)

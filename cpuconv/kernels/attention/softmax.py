@@ -50,7 +50,7 @@ class WeightsTile:
 
 
 def weights_tile(isa: Isa, masked: bool, scale: float, y: Element) -> WeightsTile:
-    """The tile for an instruction set: as many rows as its registers hold."""
+    """The tile for an instruction set, with as many rows per group as its registers hold."""
     return WeightsTile(isa.lanes, 4 if isa.registers >= 32 else 2, masked, scale < 0 and not masked, y)
 
 
@@ -147,17 +147,17 @@ def weigh_rows(
             [vec.offset(target, F32_ELEMENT.bytes * at) for at in range(count)],
         )
 
-    def together(index: Any, values: list[Any]) -> list[Any]:
+    def whole_group(index: Any, values: list[Any]) -> list[Any]:
         group(builder.mul(index, I64(tile.group)), tile.group)
         return values
 
-    def alone(index: Any, values: list[Any]) -> list[Any]:
+    def single_row(index: Any, values: list[Any]) -> list[Any]:
         group(index, 1)
         return values
 
     groups = builder.udiv(rows, I64(tile.group))
-    repeat(vec, I64(0), groups, [], together)
-    repeat(vec, builder.mul(groups, I64(tile.group)), rows, [], alone)
+    repeat(vec, I64(0), groups, [], whole_group)
+    repeat(vec, builder.mul(groups, I64(tile.group)), rows, [], single_row)
 
 
 call_weigh_rows = weigh_rows.caller()

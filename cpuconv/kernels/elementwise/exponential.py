@@ -54,9 +54,8 @@ def exp(vec: Vector, x: Any) -> Any:
 
 
 def exp_below(vec: Vector, x: Any, times: float = 1.0) -> Any:
-    """e^(times·x) for x <= 0 to 3 ulp; exactly zero where it is below the normal numbers. `times`: 1, or LN2."""
-    least = _RANGE[0] / times  # e to the power of its lower end is the smallest normal number
-    small = vec.builder.fcmp_ordered("<", x, vec.constant(least))
+    """e^(times·x) for x <= 0 to 3 ulp; zero below e^-87, near the smallest normal number. `times`: 1, or LN2."""
+    small = vec.builder.fcmp_ordered("<", x, vec.constant(_RANGE[0] / times))
     return vec.builder.select(small, vec.constant(0.0), vec.mul(*factors(vec, x, times)))
 
 

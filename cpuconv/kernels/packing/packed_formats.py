@@ -249,7 +249,7 @@ class Transformed(TabledPacking):
         return self._job(strides, divide(self.c, divide(self.c, most)))  # pieces of about equal size; the last overlaps
 
     def _job(self, strides: tuple[int, ...], channels: int, apart: int = 1) -> Job:
-        """Make the job for pieces of so many channels; blocks of channels and of filters are `apart` blocks apart."""
+        """Make the job for pieces of `channels` channels; blocks of channels or filters are `apart` apart."""
         filters, taps, scratch = self.filters, self._taps, self.transform.tile.scratch
         vector = filters.lanes * F32.bytes
         places = np.arange(channels * self.r * self.s).reshape(channels, self.r, self.s) * vector

@@ -15,7 +15,7 @@ from cpuconv.kernels.emit.product import BY_NAME
 from cpuconv.kernels.products.gemm_tile import GemmTile
 from cpuconv.runtime.code.llvm import ir
 
-_WORDS = ir.VectorType(I64, 2)
+_INT64X2 = ir.VectorType(I64, 2)
 _EXCHANGED = ([0, 1, 4, 5], [2, 3, 6, 7])  # lanes of two vectors; the shuffle is its own inverse
 
 
@@ -62,7 +62,7 @@ def add_pairs(
         if k in ahead:
             operand = ahead[k][at]
         elif k + 4 <= unroll and tile.ks == 1:  # four groups of each pixel, for two multiplications
-            one, other = (vec.builder.bitcast(vec.load_int(place, align=1), _WORDS) for place in places)
+            one, other = (vec.builder.bitcast(vec.load_int(place, align=1), _INT64X2) for place in places)
             operand, following = (_shuffled(vec, one, other, lanes) for lanes in ([0, 2], [1, 3]))
             ahead.setdefault(k + 2, []).append(following)
         else:
@@ -95,7 +95,7 @@ def _shuffled(vec: Vector, one: Any, other: Any, lanes: list[int]) -> Any:
 
 def _joined(vec: Vector, halves: list[Any]) -> Any:
     """Join two int64 halves to a vector."""
-    joined: Any = ir.Constant(_WORDS, ir.Undefined)
+    joined: Any = ir.Constant(_INT64X2, ir.Undefined)
     for at, half in enumerate(halves):
         joined = vec.builder.insert_element(joined, half, I32(at))
     return joined

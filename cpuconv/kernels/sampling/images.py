@@ -21,7 +21,7 @@ def channels_last(
 ) -> tuple[list[Step], TensorView]:
     """Copy images (N, C, sizes...) of any strides, if needed, so that channels are contiguous; return calls and images.
 
-    `planes`: channels may lie anywhere.
+    `planes`: channels need not be contiguous.
     """
     _, c, *sizes = x.shape
     span = sum(size * abs(stride) for size, stride in zip(sizes, x.strides[2:], strict=True))

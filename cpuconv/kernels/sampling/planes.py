@@ -90,7 +90,7 @@ def sample_points(
 
 
 def _sums(tile: GatherTile, vec: Vector, table: Any, weights: Any, planes: list[Any]) -> list[Any]:
-    """Weighted sums of the inputs of a vector of points, one for each of some planes."""
+    """Weighted sums of the inputs of a vector of points, one per plane."""
     builder = vec.builder
     totals = [vec.constant(0.0) for _ in planes]
     for row in range(tile.count // tile.run):
@@ -112,7 +112,7 @@ _call = sample_points.caller()
     "grid_image grid_point y_image y_channel space space_step weights_at"
 )
 def sample_planes(tile, worker, before, part, parts, args):
-    """Units are (image, vector of points); a call has those of one image."""
+    """Units are (image, vector of points); each call of the micro-kernel has units of one image."""
     offsets = args.space + worker * args.space_step
     units = args.images * args.blocks
     begin, end = units * part // parts, units * (part + 1) // parts

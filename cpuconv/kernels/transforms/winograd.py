@@ -17,7 +17,7 @@ from cpuconv.kernels.transforms.linear import Matrix, apply
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.microkernel import MicroKernel
 
-_HELD = 20  # results of the first of two products that stay in registers, of 32
+_MAX_IN_REGISTERS = 20  # vectors of an intermediate product that stay in registers, of 32
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def two_sided(
     down, across
         Factors of each matrix, in the order of application.
     groups
-        Rows of the result that are computed together, each group from tile rows that are read again; empty: all rows.
+        Groups of rows of the result, each computed from the whole tile, which is loaded again; empty: one group.
     """
     high, wide = len(down[0][0]), len(across[0][0])
     *first, last = down
@@ -88,11 +88,15 @@ def two_sided(
 
 
 def _row_groups(rows: int, wide: int) -> list[list[int]]:
-    """Rows of a transformed tile that are computed together where no operand of an instruction is in memory: with two,
-    the first of both products stays in registers. Adjacent rows belong to points ±p and share their sums."""
-    if current().memory_operand or rows * wide <= _HELD:
+    """Groups of rows of a transformed tile, so that each group's intermediate product stays in registers; empty: one.
+
+    Rows of points p and -p share sums: pairs of adjacent rows, after that of point 0 if `rows` is even. Where operands
+    of instructions can be in memory, nothing is gained.
+    """
+    if current().memory_operand or rows * wide <= _MAX_IN_REGISTERS:
         return []
-    return [*([i, i + 1] for i in range(1, rows - 1, 2)), [0, rows - 1]]
+    first = 1 - rows % 2
+    return [*([i, i + 1] for i in range(first, rows - 1, 2)), [0, rows - 1] if first else [rows - 1]]
 
 
 def _applied(vec: Vector, matrices: Sequence[Matrix], values: list[Any]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""What Winograd, Strassen and FFT share: stated errors, block sizes, packed weights, and cost."""
+"""Stated errors, block sizes, packed weights and cost of Winograd, Strassen and FFT."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from cpuconv.symbolic.sizes import greatest, least, now
 
 Size = tuple[int, int]  # rows and columns
 
-LARGEST_ERROR = 5e-5  # that a candidate may state: half of what its accuracy class promises
-_ROUNDINGS = 0.7  # of a unit in the last place, by the square root of summed products: the most that was measured
-_IN_TRANSFORMS = 9  # the transforms round as much as the sum of so many products
+LARGEST_ERROR = 5e-5  # largest error that a candidate may state: half of the bound of its accuracy class
+_ROUNDINGS = 0.7  # largest measured error of a sum, in units in the last place, over the root of its products
+_IN_TRANSFORMS = 9  # products whose sum has the rounding error of the transforms
 _PRICE = 4000  # share of its time that a candidate is charged for an error of one: 4% for 1e-5
 _L2_SHARES = (0.1, 0.35, 1.0)  # transforms of a block: candidates in shares of L2
 _L3_SHARE = 0.3  # transforms of all tiles at once, when they fit in this share of L3
@@ -55,8 +55,8 @@ def error_of_sums(problem: ConvProblem) -> float:
 
 
 def charge(error: float) -> float:
-    """Factor on the estimate of a candidate that states an error: of two that take nearly as long, the more accurate
-    one is chosen."""
+    """Factor on the estimated time of a candidate with this error, so that of two similar times the more accurate one
+    is chosen."""
     return 1 + _PRICE * error
 
 
@@ -126,8 +126,8 @@ def sizes(
     dilation: Size = (1, 1),
     fused_share: float = _FUSED_SHARE,
 ) -> Iterator[tuple[int, int, int, int]]:
-    """(v, n, block, chunk) worth trying for output tiles of size `m`; blocks take `shares` of L2, and those of up to
-    `fused_share` form the products of a chunk that fits."""
+    """(v, n, block, chunk) worth trying for output tiles of size `m`; blocks take `shares` of L2. Blocks of up to
+    `fused_share` of L2 have chunks whose products stay in it."""
     reduction, seen = planes.words(problem.cg), planes.seen(isa)
     vectors = divide(problem.kg, isa.lanes)
     total = tile_grid(problem, m, dilation)[2]

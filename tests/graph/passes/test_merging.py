@@ -33,6 +33,15 @@ MODELS = {  # nodes, and what is left of them
         "a = Sum(x, s, m) b = Sum(a, p0, p1, p2) c = Neg(b) y = Sum(c, p3, p4, p5)",
         ["Elementwise", "Sum"],
     ),
+    "a choice by a comparison": (
+        "a = Exp(x) b = Less(a, m) c = Where(b, m, x) y = Neg(c)",
+        ["Exp", "Less", "Elementwise"],
+    ),
+    "dequantised integers that comparisons read": (
+        "q = QuantizeLinear(x, p0) d = DequantizeLinear(q, p0) a = Less(d, m) b = Less(m, d) c = Or(a, b) "
+        "y = Where(c, d, x)",
+        ["QuantizeLinear", "DequantizeLinear", "DequantizeLinear", "Less", "Less", "Or", "Where"],
+    ),
 }
 
 
@@ -70,8 +79,17 @@ def test_outputs_of_the_graph_stay():
     assert_same(graph, rewritten, feed)
 
 
-def test_merged_nodes_run():
-    graph, feed = model("a = HardSigmoid(s) b = Mul(x, a) c = Add(b, m) d = Tanh(c) y = Sub(d, x)")
+@pytest.mark.parametrize(
+    "nodes, offers",
+    [
+        ("a = HardSigmoid(s) b = Mul(x, a) c = Add(b, m) d = Tanh(c) y = Sub(d, x)", 3),
+        ("a = Less(x, m) b = Where(a, s, x) c = Tanh(b) y = Sub(c, x)", 1),  # bool neither in blocks nor channels last
+    ],
+)
+def test_merged_nodes_run(nodes, offers):
+    graph, feed = model(nodes)
     (node,) = (node for node in elementwise.run(graph).nodes if node.op == "Elementwise")
-    arrays = [feed.get(name, np.full(graph.value(name).shape, 0.25, np.float32)) for name in node.inputs]
-    assert lowered.check(node, arrays, threads=2) == 3
+    signs = np.random.default_rng(1)
+    values = [(name, graph.value(name)) for name in node.inputs]
+    arrays = [feed.get(name, (signs.random(value.shape) > 0.5).astype(value.dtype)) for name, value in values]
+    assert lowered.check(node, arrays, threads=2) == offers
