@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-import sys
+import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ class IreePeer(OnnxPeer):
 
     def converted(self, path: Path, folder: Path) -> Path:
         text, made = folder / f"{path.stem}.mlir", folder / f"{path.stem}.vmfb"
-        tools = Path(sys.executable).parent
+        tools = Path(sysconfig.get_path("scripts"))
         importing = [tools / "iree-import-onnx", path, "--opset-version", _OPSET, "-o", text]
         compiling = [tools / "iree-compile", text, *_FOR_HOST, "--iree-llvmcpu-target-cpu=host", "--iree-opt-level=O3"]
         for command in (importing, [*compiling, "-o", made]):

@@ -123,7 +123,7 @@ def registers(kernel: Kernel, isa: Isa, shape: Shape) -> int:
     if shape.held:
         weights = kernel.r * kernel.s
         spare += isa.registers <= FEW_REGISTERS
-        spare += 2 * (not isa.memory_operand) + 4 * isa.in_order  # a bias, an output to be stored; loads far ahead
+        spare += 8 * (not isa.memory_operand)  # a bias, outputs to be stored, loads ahead; fewer spilled
     else:
         weights = min(kernel.s, (shape.cols - 1) * kernel.stride[1] // kernel.dilation[1] + 1)
         spare += 2 + kernel.activated + 2 * (not isa.memory_operand)
