@@ -30,7 +30,7 @@ class ProcessQueue(Queue):
     model : Model
         A model that can be pickled.
     workers : int
-        Number of processes, which are started by need and make the model again.
+        Number of processes, each started at its first run; it makes the model again.
     pin : bool
         Whether each process stays on an equal part of this process's cores, where the system allows it.
     """
@@ -39,7 +39,6 @@ class ProcessQueue(Queue):
         self._workers: list[_Worker] = []
         super().__init__(model, workers, pin=False)
         made = pickle.dumps(model)
-        self._free: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         cores = sorted(os.sched_getaffinity(0)) if pin and hasattr(os, "sched_setaffinity") else []
         self._workers = [_Worker(made, own) for own in _shares(cores, self.streams)]
         for worker in self._workers:
@@ -47,8 +46,10 @@ class ProcessQueue(Queue):
 
     def _begin(self) -> None:
         super()._begin()
+        self._free: queue.SimpleQueue[_Worker] = queue.SimpleQueue()  # new: in a child of `fork`, busy ones return too
         for worker in self._workers:
             worker.forget()
+            self._free.put(worker)
 
     def close(self, cancel: bool = False) -> None:
         """Accept no more runs, wait for those submitted, and end the processes; with `cancel`, drop waiting runs."""
@@ -85,7 +86,7 @@ class _Worker:
         raise CpuconvError(f"The worker process ended during this run, {_TRIES} times in a row.")
 
     def forget(self) -> None:
-        """Start another process for the next run, without an end of this one: it is that of a parent of `fork`."""
+        """Start another process for the next run, and leave this one to the parent of `fork`, which owns it."""
         self._process = None
 
     def close(self) -> None:

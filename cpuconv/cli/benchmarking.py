@@ -255,11 +255,10 @@ def at_batch(graph: Graph, batch: int | None, sizes: Mapping[str, Sequence[int]]
         The network does not compute the items of a batch separately.
     """
     written = [name for name in graph.inputs if (graph.value(name).shape or ())[:1] == (1,)]
-    if batch in (None, 1) or not written:
+    if batch is None or batch == 1 or not written:
         return graph
-    return (
-        Batches(graph, {name: shape for name, shape in sizes.items() if name in graph.inputs}).at(int(batch or 1)).graph
-    )
+    stated = {name: shape for name, shape in sizes.items() if name in graph.inputs}
+    return Batches(graph, stated).at(batch).graph
 
 
 def batch_sizes(graph: Graph, batch: int) -> dict[str, tuple[int, ...]]:

@@ -101,12 +101,12 @@ def _run(options: argparse.Namespace) -> None:
 def _profile(options: argparse.Namespace) -> None:
     model, feed = _fed(options)
     watch = options.html is not None or options.trace is not None
-    told = model.profile(feed, options.runs, watch=watch)
-    if told.note and _roofs_again(told.threads):
-        told = model.profile(feed, options.runs, watch=watch)
+    report = model.profile(feed, options.runs, watch=watch)
+    if report.note and _roofs_again(report.threads):
+        report = model.profile(feed, options.runs, watch=watch)
     forms = {options.html: page, options.trace: trace}
-    write_whole({file: form(Path(options.model).stem, told) for file, form in forms.items() if file is not None})
-    _print(options, told)
+    write_whole({file: form(Path(options.model).stem, report) for file, form in forms.items() if file is not None})
+    _print(options, report)
 
 
 def _benchmark(options: argparse.Namespace) -> int:
@@ -128,11 +128,11 @@ def _benchmark(options: argparse.Namespace) -> int:
     with bar(f"benchmark of {options.model}", refresh=False) as progress:
         timing = {name: getattr(options, name) for name in ("duration", "warmup")}
         counts = {"threads": model.threads, "streams": streams, "callers": max(options.callers, streams)}
-        told = benchmark([own, *others], model.prepare(feed), progress=progress, **counts, **timing)
+        report = benchmark([own, *others], model.prepare(feed), progress=progress, **counts, **timing)
     if options.csv is not None:
-        write_whole({options.csv: told.to_csv()})
-    _print(options, told)
-    return INTERRUPTED if told.interrupted else OK
+        write_whole({options.csv: report.to_csv()})
+    _print(options, report)
+    return INTERRUPTED if report.interrupted else OK
 
 
 def _roofs_again(threads: int) -> bool:
@@ -152,15 +152,15 @@ def _roofs_again(threads: int) -> bool:
 
 def _explain(options: argparse.Namespace) -> None:
     model = _compiled(options, {})
-    told = model.explain()
+    report = model.explain()
     if options.onnx is not None:
-        write_whole({options.onnx: onnx_graph(told, model.inputs, model.outputs)})
+        write_whole({options.onnx: onnx_graph(report, model.inputs, model.outputs)})
     if options.precision != AUTO:
-        _print(options, told)
+        _print(options, report)
     elif options.json:
-        _print_json({**told.to_dict(), "precision_table": model.precision_table().to_dict()})
+        _print_json({**report.to_dict(), "precision_table": model.precision_table().to_dict()})
     else:
-        print(f"{on_screen(told, options)}\n\n{on_screen(model.precision_table(), options)}")
+        print(f"{on_screen(report, options)}\n\n{on_screen(model.precision_table(), options)}")
 
 
 def _compile(options: argparse.Namespace) -> None:
@@ -246,12 +246,12 @@ def _check_auto(options: argparse.Namespace) -> None:
             raise ArgumentError(must(f"--{name}", f"left out where --precision is not {AUTO}", "given"))
 
 
-def _print(options: argparse.Namespace, told: Any) -> None:
+def _print(options: argparse.Namespace, report: Any) -> None:
     """Print a profile or an explanation, as JSON or text."""
     if options.json:
-        _print_json(told.to_dict())
+        _print_json(report.to_dict())
     else:
-        print(on_screen(told, options))
+        print(on_screen(report, options))
 
 
 def _print_json(content: object) -> None:

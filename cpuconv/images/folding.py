@@ -1,9 +1,9 @@
 """Fold the last steps of a picture's conversion into the network, so that it is written in the type of the first layer.
 
 An input that only QuantizeLinear reads becomes its integers, and one of uint8 that is cast to float32 becomes float32.
-With ``precision="bfloat16"``, the input of a convolution
-becomes bfloat16. Scale and mean move into the weights where no output reads padding, which is zero after the mean is
-subtracted; or if the mean is zero. Then pixels are written as they are, which bfloat16 represents exactly.
+With ``precision="bfloat16"``, the input of a convolution becomes bfloat16. Scale and mean move into the weights where
+no output reads padding, which is zero after the mean is subtracted; or if the mean is zero. Then pixels are written as
+they are, which bfloat16 represents exactly.
 """
 
 from __future__ import annotations
@@ -42,11 +42,12 @@ def folded(graph: Graph, images: Any, target: Target) -> tuple[Graph, dict[str, 
         channels = int(shape[axis] or 0)
         image.check_channels(channels, f"images[{name!r}]")
         stated = np.array(image.numbers(channels))
-        numbers, widened = stated[:, 1:], _widened(graph, name, stated)
+        pixels = np.concatenate([np.repeat(np.arange(256)[:, None], channels, 1), stated[None, :, 0]])
+        numbers, widened = stated[:, 1:], _widened(graph, name, pixels, stated[:, 1:])
         if value.dtype == U8.dtype and widened is None:
             continue
         graph = widened or graph
-        found = _quantised(graph, name, numbers, target)
+        found = _quantised(graph, name, pixels, numbers, target)
         if found is None and axis == 1:
             found = _rounded(graph, name, numbers, target)
         if found is not None:
@@ -65,18 +66,22 @@ def _without(graph: Graph, name: str, dtype: np.dtype) -> Graph:
     return replace(graph, nodes=nodes, values={**graph.values, name: Value(graph.value(name).shape, dtype)})
 
 
-def _widened(graph: Graph, name: str, numbers: np.ndarray) -> Graph | None:
-    """The graph whose input is float32 in place of uint8; None unless Cast alone reads it, and nothing is rounded."""
+def _widened(graph: Graph, name: str, pixels: np.ndarray, numbers: np.ndarray) -> Graph | None:
+    """The graph whose input is float32 in place of uint8; None unless Cast alone reads it, and nothing is rounded.
+
+    `pixels` are all values of pixels and the fill value, per channel.
+    """
     casts = [node for node in graph.users(name) if node.op == "Cast" and node["to"] == F32.dtype]
     if graph.value(name).dtype != U8.dtype or len(casts) != len(graph.users(name)):
         return None
-    pixels = np.concatenate([np.repeat(np.arange(256)[:, None], len(numbers), 1), numbers[:, 0][None]])
-    made = pixels * numbers[:, 1] + numbers[:, 2]
+    made = pixels * numbers[:, 0] + numbers[:, 1]
     rounded = (made != np.clip(np.rint(made), 0, 255)).any() or any(graph.is_output(node.outputs[0]) for node in casts)
     return None if rounded else _without(graph, name, F32.dtype)
 
 
-def _quantised(graph: Graph, name: str, numbers: np.ndarray, target: Target) -> tuple[Graph, np.ndarray] | None:
+def _quantised(
+    graph: Graph, name: str, pixels: np.ndarray, numbers: np.ndarray, target: Target
+) -> tuple[Graph, np.ndarray] | None:
     """The graph without the QuantizeLinear of an input; None if other nodes read it, or roundings might differ."""
     readers = graph.users(name)
     forms = {_step_of(graph, node, name) for node in readers}
@@ -85,8 +90,8 @@ def _quantised(graph: Graph, name: str, numbers: np.ndarray, target: Target) -> 
     step, zero, dtype = form
     made = np.stack([numbers[:, 0] / step, numbers[:, 1] / step + zero], 1)
     ends = np.iinfo(dtype)
-    pixels = np.clip(np.arange(256)[:, None] * made[:, 0] + made[:, 1], ends.min, ends.max)
-    if not (np.abs(pixels - np.floor(pixels) - 0.5) > _NEAR_TIE).all():
+    steps = np.clip(pixels * made[:, 0] + made[:, 1], ends.min, ends.max)
+    if not (np.abs(steps - np.floor(steps) - 0.5) > _NEAR_TIE).all():
         return None
     graph = _without(graph, name, dtype)
     product = product_of(Types(U8, S8, S32, S32), target.isa)

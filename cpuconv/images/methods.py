@@ -22,9 +22,7 @@ from cpuconv.kernels.images.emitters import PLAIN, Arithmetic
 from cpuconv.kernels.images.resize import Taps
 
 _PILLOW = Arithmetic(shift=22, rounded=True, wide=False, tap_shift=0, last_shift=22)
-_LINEAR = Arithmetic(
-    shift=4, rounded=False, wide=True, tap_shift=16, last_shift=2, clipped=False
-)  # 11 bits -> 7; 18 -> 2
+_LINEAR = Arithmetic(shift=4, rounded=False, wide=True, tap_shift=16, last_shift=2, clipped=False)  # 11 bits -> 7; 2
 _CUBIC = Arithmetic(shift=5, rounded=True, wide=True, tap_shift=0, last_shift=17)  # 11 bits -> 6; 17
 _AREA = Arithmetic(shift=8, rounded=True, wide=True, tap_shift=0, last_shift=22, clipped=False)  # 15 bits -> 7; 22
 _HAMMING = float(np.float32(0.54)), float(np.float32(0.46))  # as Pillow has them

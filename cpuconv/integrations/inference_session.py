@@ -19,7 +19,7 @@ from cpuconv.integrations.binding import IOBinding, OrtValue, view
 from cpuconv.integrations.element_types import text_of
 from cpuconv.integrations.output_shapes import output_shapes
 from cpuconv.integrations.run_options import errors_of_both, stop_of
-from cpuconv.integrations.session_options import CPU_PROVIDER, PRECISION, SessionOptions, entry, tell_of_no_effect
+from cpuconv.integrations.session_options import CPU_PROVIDER, PRECISION, SessionOptions, entry, warn_of_no_effect
 from cpuconv.network.model import Model
 from cpuconv.network.ports import Port
 from cpuconv.network.saved.container import is_saved
@@ -91,7 +91,7 @@ class InferenceSession:
         wanted = getattr(self._options, "intra_op_num_threads", 0)
         threads = wanted if wanted == AUTO or wanted > 0 else None
         idle = getattr(self._options, "idle_bytes", None)
-        tell_of_no_effect(self._options, providers)
+        warn_of_no_effect(self._options, providers)
         self.background = Streams(_async_threads(getattr(self._options, "async_threads", 0)), "run_async")
         stated = entry(self._options, PRECISION)
         precision = None if stated is None else cast("Precision", precision_named(stated, PRECISION))
@@ -140,7 +140,7 @@ class InferenceSession:
             `run_options.terminate` ended the run. If ONNX Runtime is loaded, the error is also its `Fail`.
         """
         with errors_of_both():
-            names = self._asked(output_names)
+            names = self._requested(output_names)
             results = self._model.run(self._fed(input_feed), stop=stop_of(run_options))
         given = [results[name] for name in dict.fromkeys(names)]
         return given if len(given) == len(names) else [results[name].copy() for name in names]
@@ -203,7 +203,7 @@ class InferenceSession:
             results = self._model.run(self._fed(iobinding.feed), out, stop=stop_of(run_options))
         iobinding.results = [results[name] for name in wanted]
 
-    def _asked(self, names: Sequence[str] | None) -> Sequence[str]:
+    def _requested(self, names: Sequence[str] | None) -> Sequence[str]:
         """Return the names of the requested outputs."""
         if isinstance(names, str):
             raise ArgumentTypeError(must("output_names", "a list of names or None", repr(names)))
@@ -271,7 +271,7 @@ class InferenceSession:
 
     def set_providers(self, providers: Sequence[Any] | None = None, provider_options: Any = None) -> None:
         """Do nothing, as everything runs on the CPU; warn if `providers` omits the CPU's."""
-        tell_of_no_effect(None, providers)
+        warn_of_no_effect(None, providers)
 
     def end_profiling(self) -> str:
         """Return the file name of the profile: empty, as no profile is written."""

@@ -66,7 +66,7 @@ class NativeSession:
         elif reason is None:
             try:
                 self._served = InferenceSession(source, ServedOptions(options, self.threads, self.precision))
-            except Exception as error:  # ONNX Runtime runs it, or says what is wrong in its own words
+            except Exception as error:  # ONNX Runtime runs it, or raises its own error
                 reason = str(error) or type(error).__name__
         if reason is not None:
             self._leave(reason)
@@ -74,7 +74,7 @@ class NativeSession:
         self._providers = list(dict.fromkeys((*(name for name in providers if name in _PASSIVE), _CPU)))
         elsewhere = [name for name in native.get_available_providers() if name in providers and name not in _PASSIVE]
         if elsewhere or getattr(options, "has_providers", bool)():
-            tell(f"everything runs on the CPU, nothing on {', '.join(elsewhere) or 'the devices of the options'}")
+            warn(f"everything runs on the CPU, nothing on {', '.join(elsewhere) or 'the devices of the options'}")
 
     # --- ONNX Runtime's own session ---------------------------------------------------------------------------------
 
@@ -88,10 +88,10 @@ class NativeSession:
         return self._native
 
     def _leave(self, reason: str) -> None:
-        """Let ONNX Runtime run the network from now on, and say why."""
+        """Let ONNX Runtime run the network from now on, and warn with the reason."""
         self.native()
         self._served = None
-        tell(f"ONNX Runtime runs {self._named()}: {reason}")
+        warn(f"ONNX Runtime runs {self._named()}: {reason}")
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute that ONNX Runtime's session alone has."""
@@ -102,7 +102,7 @@ class NativeSession:
     def own(self, name: str) -> Any:
         """Return an attribute of ONNX Runtime's session, which is then made too."""
         if self._native is None:
-            tell(f"ONNX Runtime loads {self._named()} too: the program uses {name}")
+            warn(f"ONNX Runtime loads {self._named()} too: the program uses {name}")
         return getattr(self.native(), name)
 
     def _named(self) -> str:
@@ -253,7 +253,7 @@ for _name, _serve in {
     setattr(NativeSession, _name, _property(_name, _serve))
 
 
-def tell(text: str) -> None:
+def warn(text: str) -> None:
     """Warn, at the line of the program outside of both packages."""
     frame, depth = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("onnxruntime.", "cpuconv.")):

@@ -90,13 +90,13 @@ NO_EFFECT = {  # options that request an unsupported feature, and its replacemen
 }
 
 
-def tell_of_no_effect(options: Any, providers: Sequence[Any] | None) -> None:
+def warn_of_no_effect(options: Any, providers: Sequence[Any] | None) -> None:
     """Warn of options and providers that have no effect."""
-    told = [f"{name} has no effect: {instead}" for name, instead in NO_EFFECT.items() if getattr(options, name, None)]
+    texts = [f"{name} has no effect: {instead}" for name, instead in NO_EFFECT.items() if getattr(options, name, None)]
     names = [each if isinstance(each, str) else each[0] for each in providers or ()]
     if names and CPU_PROVIDER not in names:
-        told.append(f"everything runs on the CPU, none of the providers asked for does: {', '.join(names)}")
-    for text in told:
+        texts.append(f"everything runs on the CPU, none of the requested providers does: {', '.join(names)}")
+    for text in texts:
         warnings.warn(text, CpuconvWarning, stacklevel=3)
 
 

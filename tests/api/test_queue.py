@@ -251,6 +251,16 @@ class Fatal(dict):
         return os._exit, (9,)
 
 
+def test_a_child_of_fork_has_all_processes(tmp_path: Path) -> None:
+    """Those that the parent's runs occupy, too; none is started here."""
+    path = tmp_path / "net.onnx"
+    path.write_bytes(proto())
+    with processes.ProcessQueue(cpuconv.compile(path, threads=1, strategy="heuristic"), 2, False) as queue:
+        queue._free.get()
+        queue._begin()
+        assert queue._free.qsize() == 2
+
+
 def test_cores_of_processes() -> None:
     assert processes._shares([1, 2, 5, 6, 7], 2) == [[1, 2], [5, 6, 7]]
     assert processes._shares([3, 4], 3) == [[3], [4], [3]]

@@ -61,11 +61,11 @@ def test_casts_of_pixels_are_left_out():
         np.testing.assert_array_equal(model(picture), plain(picture))
 
 
-@pytest.mark.parametrize("step", [2 / 255, 4 / 255])
-def test_ties_are_rounded_by_the_network(step):
-    """Where pixels are halves of a step, float32 decides: the network keeps its QuantizeLinear."""
+@pytest.mark.parametrize("step, fill", [(2 / 255, 114), (4 / 255, 114), (1 / 255, 0.5)])
+def test_ties_are_rounded_by_the_network(step, fill):
+    """Where pixels or the fill value are halves of a step, float32 decides: the network keeps its QuantizeLinear."""
     graph = read(with_weights(parse(QUANTISED.format(step=step, dtype="uint8", zero=3), 17), WEIGHTS))
-    assert folded(graph, {"x": cpuconv.Image.yolo()}, Target(current(), 1)) == (graph, {})
+    assert folded(graph, {"x": cpuconv.Image.yolo(fill=fill)}, Target(current(), 1)) == (graph, {})
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ UNARY: dict[str, Callable[..., Any]] = {name: getattr(torch, name) for name in _
     "nan_to_num": lambda x: (x / 0).nan_to_num(0.5),
     "pow": lambda x: (x**2, x.abs() ** 0.5, x**3, x.abs() ** 1.7, 2.0**x),
     "float": lambda x: x.to(torch.int32).float(),
-    "int": lambda x: (x * 10).to(torch.int64) // 3,
+    "int": lambda x: ((x * 10).to(torch.int64) // 3, (x * 2).to(torch.int64).sinh()),
     "int trunc": lambda x: torch.div((x * 10).int(), 3, rounding_mode="trunc"),
     "remainder": lambda x: (x % 0.7, (x * 10).int() % 3, torch.fmod(x, 0.3)),
     "div": lambda x: (x * 10).int() / 4,
@@ -281,3 +281,5 @@ def test_refused() -> None:
         read_module(Of(lambda x: x * 2 if x.sum() > 0 else x), (plane(),))
     with pytest.raises(SourceError, match="adapter"):
         run(lambda x: torch.complex(x, x).abs(), plane())
+    with pytest.raises(SourceError, match="with counts that are not constant"):
+        run(lambda x: x.repeat_interleave(x.shape[0], 1), plane(), batches=(2,))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -10,39 +11,48 @@ from zlib import crc32
 import numpy as np
 import torch
 
-from cpuconv.integrations.torch_compile.tensor_state import MEMORY, State, place
 from cpuconv.reading.aten.tensors import memory_order
 
 _BYTES = 16384  # compared at each call
 _TENSOR_BYTES = 1024  # cost of one more tensor or part, as that of bytes
 _NEAR = 256  # words among which one that is not 0 is searched
-_WORD = MEMORY.itemsize
+_WORD = 8  # bytes
+_address = torch.Tensor.data_ptr
+_version = operator.attrgetter("_version")
 
 
 class Snapshot:
-    """State of tensors: which objects they are, their `State`, one word of each, and checksums of all elements.
+    """State of tensors: objects, addresses and versions of elements, one word of each, and checksums of all elements.
 
-    Versions count all updates in place except those through `.data`. These are noticed at once if they change a word
-    in the middle of a tensor, as updates of whole tensors do. Checksums notice all others: each call compares those of
-    the next part of the elements, of `_BYTES` bytes.
+    Sizes and strides are guarded by Dynamo. Versions count all updates in place except those through `.data`. These
+    are noticed at once if they change a word in the middle of a tensor, as updates of whole tensors do. Checksums
+    notice all others: each call compares those of the next part of the elements, of `_BYTES` bytes.
 
     Parameters
     ----------
     tensors : sequence of torch.Tensor
-        Tensors in CPU memory.
+        Tensors in CPU memory. They and their storages are kept alive.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self.tensors = tuple(tensors)
-        self._state = State(self.tensors)
+        self._counted = not any(map(torch.is_inference, tensors))  # inference tensors have no versions
+        self._addresses = [*map(_address, tensors)]
+        self._versions = [*map(_version, tensors)] if self._counted else []
         dense = [_bytes(each) for each in tensors]
-        self._state.record(np.array([_telling(each) for each in dense if each.size >= 2 * _WORD], np.int64))
-        self._parts = _parts(dense)
+        self._parts = _parts(dense)  # own the storages, so that words can be read if an address is that of another now
         self._next = 0
+        self._memory, self._places = _words(dense)
+        self._words = self._memory[self._places]
 
     def fits(self, tensors: Sequence[Any]) -> bool:
         """Whether these are the same tensors, unchanged as far as this call can tell."""
-        if not all(map(operator.is_, tensors, self.tensors)) or not self._state.unchanged():
+        if not (
+            all(map(operator.is_, tensors, self.tensors))
+            and [*map(_address, tensors)] == self._addresses
+            and (not self._counted or [*map(_version, tensors)] == self._versions)
+            and bool((self._memory[self._places] == self._words).all())
+        ):
             return False
         at = self._next
         self._next = at + 1 if at + 1 < len(self._parts) else 0
@@ -59,12 +69,23 @@ def _bytes(tensor: torch.Tensor) -> np.ndarray:
     return array
 
 
-def _telling(array: np.ndarray) -> int:
-    """Position of an aligned word that is not 0, so that a factor changes it; near the middle of its tensor."""
+def _words(arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Memory that holds all arrays, as words, and the position of one word of each array in it."""
+    addresses = np.array([_word(each) for each in arrays if each.size >= 2 * _WORD], np.int64)
+    if not addresses.size:
+        return addresses, addresses
+    base = int(addresses.min())
+    count = (int(addresses.max()) - base) // _WORD + 1
+    memory: np.ndarray = np.ctypeslib.as_array((ctypes.c_int64 * count).from_address(base))
+    return memory, (addresses - base) // _WORD
+
+
+def _word(array: np.ndarray) -> int:
+    """Address of an aligned word that is not 0, so that a factor changes it; near the middle of an array."""
     first = -array.ctypes.data % _WORD
     words = array[first : first + (array.size - first) // _WORD * _WORD].view(np.int64)
     middle = len(words) // 2
-    return place(words.ctypes.data) + middle + int(np.argmax(words[middle : middle + _NEAR] != 0))
+    return words.ctypes.data + _WORD * (middle + int(np.argmax(words[middle : middle + _NEAR] != 0)))
 
 
 def _parts(arrays: Sequence[np.ndarray]) -> list[list[tuple[memoryview, int]]]:

@@ -21,12 +21,7 @@ from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.names import Names
 from cpuconv.network.sizes.specialise import bound_inputs, specialise
 
-_TARGETS = {
-    "Reshape": 1,
-    "Expand": 1,
-    "Resize": 3,
-    "AffineGrid": 1,
-}  # operand with the sizes of the result, by operator
+_TARGETS = {"Reshape": 1, "Expand": 1, "Resize": 3, "AffineGrid": 1}  # operand with the sizes of the result
 _STATES = {"LSTM": (5, 6), "GRU": (5,), "RNN": (5,)}  # operands of shape (directions, batch, features)
 
 Shapes = dict[str, tuple[int, ...]]

@@ -174,7 +174,12 @@ def _no_dropout(b: Emitter, x: Any, p: float, train: bool | None = True) -> Any:
 
 def _hyperbolic(op: str) -> Callable[..., str]:
     """Make an adapter of half the sum or difference of exp(x) and exp(-x)."""
-    return lambda b, x: scaled(b, b.add(op, b.add("Exp", x), b.add("Exp", b.add("Neg", x))), 0.5)
+
+    def apply(b: Emitter, x: Any) -> Any:
+        x = b.cast(x, b.out.dtype)
+        return scaled(b, b.add(op, b.add("Exp", x), b.add("Exp", b.add("Neg", x))), 0.5)
+
+    return apply
 
 
 def _log_of(base: float) -> Callable[..., str]:

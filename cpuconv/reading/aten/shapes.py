@@ -93,7 +93,7 @@ def _repeated_each(b: Emitter, x: Any, count: Any, axis: int | None = None, size
         x, axis = Operand.of(b.add("Reshape", x, b.integers(-1)), x.meta.flatten()), 0
     axis %= x.rank
     if not isinstance(count, int):
-        if count.known is None:
+        if getattr(count, "known", None) is None:
             raise Unsupported("with counts that are not constant")
         each = count.known.expand(x.size(axis)) if count.rank == 1 else count.known
         return b.add("Gather", x, torch.arange(x.size(axis)).repeat_interleave(each), axis=axis)
