@@ -325,7 +325,10 @@ def test_every_class_of_the_packages_can_be_made() -> None:
     for package in SHIPPED:
         for module in pkgutil.walk_packages([str(ROOT / package)], f"{package}."):
             if not module.name.endswith("__main__"):
-                importlib.import_module(module.name)
+                try:
+                    importlib.import_module(module.name)
+                except ModuleNotFoundError as error:
+                    assert error.name in ("mlserver", "torch"), error  # optional
     todo, found = [object], set()
     while todo:
         new = {each for each in type.__subclasses__(todo.pop())} - found

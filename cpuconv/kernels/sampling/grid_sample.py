@@ -71,7 +71,7 @@ def _sum(tile, args, x, offsets, weights, count, sums, y):
 
 @kernel(
     "find_taps sum_taps x grid y images points blocks channels vectors valid depth height width x_image x_plane x_row "
-    "x_column x_channel grid_image grid_point y_image y_channel y_point sums_row space space_step weights_at sums_at"
+    "x_column grid_image grid_point y_image y_channel y_point sums_row space space_step weights_at sums_at"
 )
 def grid_sample(tile, worker, before, part, parts, args):
     """Units are (image, vector of points); the last vector of an image overlaps the one before."""
@@ -132,7 +132,6 @@ def grid_sample_steps(
         "height": height,
         "width": width,
         "x_image": x.strides[0],
-        "x_channel": x.strides[1],
         "x_plane": plane,
         "x_row": row,
         "x_column": column,
@@ -144,7 +143,8 @@ def grid_sample_steps(
     }
     parts = processor.parts(x.size + y.size)
     if few:
-        args |= {"sample_points": gathers(tile, x), **worker_args("space", space, 2 * taps * vector, processor.threads)}
+        space_args = worker_args("space", space, 2 * taps * vector, processor.threads)
+        args |= {"sample_points": gathers(tile, x), "x_channel": x.strides[1], **space_args}
         return [*steps, Step(sample_planes, tile, args, parts)]
     vectors = divide(c, lanes)
     args |= {

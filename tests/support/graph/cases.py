@@ -86,7 +86,7 @@ CASES: dict[str, st.SearchStrategy[Case]] = {
     "Ceil": draws.unary(),
     "Round": draws.unary(),
     "Elementwise": draws.elementwise(),
-    "Equal": draws.broadcast(dtypes=(INT32,)),
+    "Equal": draws.broadcast(dtypes=_INTS),
     "Less": draws.broadcast(dtypes=_INTS),
     "LessOrEqual": draws.broadcast(dtypes=_INTS),
     "Greater": draws.broadcast(dtypes=_INTS),
