@@ -350,7 +350,7 @@ def cost(
     blocks, grid = _grid(problem, params, isa, (height, width), height == 1, copied, sizes)
     traffic = _traffic(problem, machine, band, planar).of(blocks * problem.n - 1)
     if height * width == 1 and machine.is_far(problem.weight_bytes):
-        traffic /= isa.single[params.v - 1]
+        traffic /= isa.single[min(params.v, len(isa.single)) - 1]
     vectors = problem.n * problem.k * problem.oh * problem.ow / isa.lanes
     floor = vectors * least_cycles(isa, sizes.product, sizes.multiplied())
     return machine.cost(floor, (compute + traffic) * grid.imbalance(problem.threads, blocks), problem.threads)

@@ -45,7 +45,7 @@ def test_a_single_pixel_takes_the_vectors_whose_weights_come_fastest(described):
     problem = ConvProblem(1, 4096, 1, 1, 4096, 1, 1, in_layout="NCHW", out_layout="NCHW")
     chosen = model.by_model(problem, model.Limits())
     shares = described.isa.single
-    assert chosen.solver.name != "pointwise" or shares[chosen.params.v - 1] == max(shares)
+    assert chosen.solver.name != "pointwise" or shares[min(chosen.params.v, len(shares)) - 1] == max(shares)
 
 
 BIG = ((1, 64, 56, 56), (64, 64, 3, 3))

@@ -145,7 +145,7 @@ def test_integers_decide_branches(tmp_path: Path) -> None:
     ]
     made = agrees(NESTED, *feeds)
     assert "If" not in {row.op for row in made.explain().operators}
-    assert len(made._all_programs()) - 1 == 6
+    assert len(made._parts()) - 1 == 6
     made.save(tmp_path / "m", kernels=True)
     loaded = cpuconv.load(tmp_path / "m")
     assert not loaded.has_run
@@ -168,7 +168,7 @@ def test_conditions_of_a_model_each(kind: str) -> None:
         y = np.empty(3, np.float32)
         made.run({"x": X, "n": n}, {"y": y})
         same({"y": y}, {"y": np.maximum(X, 0) if n.sum() < 3 else -X})
-    assert len(made._all_programs()) == (3 if kind == "int64" else 1)
+    assert len(made._parts()) == (3 if kind == "int64" else 1)
 
 
 def test_bodies_within_bodies_read_values_two_levels_up() -> None:
