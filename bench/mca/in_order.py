@@ -1,7 +1,8 @@
 """Cycles of a loop on an in-order core with two issue slots (Cortex-A53, A55), simulated instruction by instruction.
 
 LLVM's model of Cortex-A55 has two 128-bit FMAs a cycle and loads of 16 bytes that cost nothing. The core has one FMA a
-cycle, and such a load takes two cycles in which nothing else issues; loads of up to eight bytes run beside an FMA.
+cycle. A load of 16 bytes takes two cycles in which nothing else issues; a load of up to eight bytes issues together
+with an FMA.
 Sources: ncnn's and XNNPACK's notes on their kernels for this core, onnxruntime #10754.
 """
 

@@ -14,7 +14,7 @@ import numpy as np
 from cpuconv.elements import F32
 from cpuconv.isa import Isa
 from cpuconv.kernels.attention.driver import AttentionTile, RowsTile, attention, scale_rows
-from cpuconv.kernels.attention.softmax import weigh_rows, weights_tile
+from cpuconv.kernels.attention.softmax import softmax_rows, weights_tile
 from cpuconv.kernels.axis.axis_driver import work_on_line
 from cpuconv.kernels.axis.lines import line_tiles
 from cpuconv.kernels.binding.steps import MicroRef
@@ -68,7 +68,7 @@ def float32(isa: Isa) -> Iterator[MicroRef]:
     for work, fields in LINES:
         yield from (MicroRef(work_on_line, line) for line in line_tiles(isa, work, **fields))
     yield MicroRef(scale_rows, RowsTile(isa.lanes))
-    yield from (MicroRef(weigh_rows, weights_tile(isa, masked, 1.0, F32)) for masked in (False, True))
+    yield from (MicroRef(softmax_rows, weights_tile(isa, masked, 1.0, F32)) for masked in (False, True))
 
 
 def drivers(isa: Isa) -> Iterator[Wanted]:

@@ -41,9 +41,8 @@ def with_batches(
     sizes = _checked(batches)
     opened = Batches(graph, shapes)
     models = {size: compile_at(*opened.at(size)) for size in sizes}
-    for size in sizes:
-        if size > 1:
-            _check_items(models[size], size, opened)
+    for size, model in models.items():
+        _check_items(model, size, opened)
     return BatchedModel(models, opened.inputs, opened.outputs)
 
 

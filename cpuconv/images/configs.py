@@ -114,4 +114,4 @@ def _standard(mean: Any, std: Any, factor: float = 1 / 255) -> dict[str, Any]:
 
 
 _READERS = {"input_size": _timm, "image_mean": _transformers, "do_rescale": _transformers, "imgsz": _ultralytics}
-"""Readers of configurations, by a key that tells whose they are."""
+"""Readers of configurations, by a key that only one package uses."""

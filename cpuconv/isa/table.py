@@ -84,7 +84,7 @@ TABLE: tuple[Isa, ...] = (
 )
 GENERIC = Isa("generic", 4, 16, False, (8, 6, 3, 2), (6, 2, 1), dots.GENERIC, 1, 1, "")
 
-_IN_ORDER: Any = {  # a load of 16 bytes takes two cycles; one of four bytes runs beside an FMA
+_IN_ORDER: Any = {  # a load of 16 bytes takes two cycles; one of four bytes issues together with an FMA
     "in_order": True,
     "dots": dots.at_rate(dots.NEON, 1),
     "pixels": (16, 12, 8, 6),

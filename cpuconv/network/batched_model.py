@@ -15,6 +15,7 @@ from cpuconv.graph.ir import Value
 from cpuconv.graph.stopping import Stop
 from cpuconv.memory.aligned import aligned
 from cpuconv.network.model import Model
+from cpuconv.network.model_reports import ModelReports
 from cpuconv.network.ports import OutputArrays, Port, converted, fed
 from cpuconv.network.thread_count import timed
 
@@ -72,7 +73,7 @@ class BatchedModel(Model):
         known = {port.name: Value(port.shape, port.dtype) for port in largest.outputs}
         super().__init__(largest._definition, largest._programs, known, largest._opened.make, None)
         self._models, self.batched = models, (frozenset(inputs), frozenset(outputs))
-        ready = {size: model._programs.last for size, model in models.items()}
+        ready = {size: model._ran._programs.last for size, model in models.items()}
         programs = {size: made.executable for size, made in ready.items() if made is not None}
         self.set_seconds(timed(programs, limit=1.0, least=3))
         self.inputs, self.outputs = (
@@ -85,8 +86,8 @@ class BatchedModel(Model):
         """Size of the programs of all batch sizes and of the memory of their runs, in bytes."""
         return sum(model.nbytes for model in self._models.values())
 
-    def _parts(self) -> Sequence[Model]:
-        return [*self._models.values()]
+    def _parts(self) -> Sequence[ModelReports]:
+        return [part for model in self._models.values() for part in model._parts()]
 
     def set_seconds(self, seconds: Mapping[int, float]) -> None:
         """State the measured time of a run by batch size."""

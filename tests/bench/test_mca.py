@@ -22,10 +22,10 @@ def fmas(count: int) -> list[str]:
     "added, cycles",
     [
         ([], 8),
-        (["ldr d20, [x1]"] * 8, 14),  # one runs beside the last FMA, and one beside the first of the next turn
-        (["ldr q20, [x1]"], 10),  # nothing issues beside it
+        (["ldr d20, [x1]"] * 8, 14),  # one issues with the last FMA, and one with the first of the next turn
+        (["ldr q20, [x1]"], 10),  # nothing issues at the same time
         (["ldp q20, q21, [x1]"], 12),
-        (["add x1, x1, #16"] * 4, 10),  # a chain after the FMAs, of which the first runs beside the last
+        (["add x1, x1, #16"] * 4, 10),  # a chain, whose first link issues with the last FMA
     ],
 )
 def test_cycles_of_fmas_and_other_instructions(added, cycles):

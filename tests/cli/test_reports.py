@@ -51,15 +51,15 @@ def engine(name: str, seconds: float, order: list[str], output: float = 1.0) -> 
 
 def test_figures_are_those_of_the_runs() -> None:
     engines = [engine("a", 0.002, []), engine("b", 0.008, [], output=1.5)]
-    told = benchmark(engines, FEED, threads=1, callers=1, duration=0.1, warmup=0.01)
-    a, b = told.engines
+    report = benchmark(engines, FEED, threads=1, callers=1, duration=0.1, warmup=0.01)
+    a, b = report.engines
     for each, seconds in ((a, 0.002), (b, 0.008)):
         assert seconds <= each.min <= each.p50 <= each.p90 <= each.p99 <= each.max
         assert each.runs * each.min <= 0.1 + each.max
         assert each.per_second == pytest.approx(4 * each.runs / 0.1, rel=0.5)  # the first axis is 4
-    assert a.runs > b.runs and told.batch == 4 and not told.interrupted
+    assert a.runs > b.runs and report.batch == 4 and not report.interrupted
     assert a.difference is None and b.difference == pytest.approx(0.5 / 1.5)
-    (row,) = [line for line in told.text().splitlines() if line.startswith("b ")]
+    (row,) = [line for line in report.text().splitlines() if line.startswith("b ")]
     assert f"{b.p50 / a.p50:.2f}" in row
 
 
@@ -105,8 +105,8 @@ def test_ctrl_c_keeps_the_figures(monkeypatch: pytest.MonkeyPatch, model: str, c
 
     monkeypatch.setattr(benchmarking._Series, "run_for", interrupted)
     assert main(["benchmark", model, *SHORT, "--json"]) == INTERRUPTED
-    told = json.loads(capsys.readouterr().out)
-    assert told["interrupted"] and told["engines"][0]["runs"] > 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["interrupted"] and report["engines"][0]["runs"] > 0
 
 
 def test_against_onnx_runtime(model: str, tmp_path: Path, capsys) -> None:
@@ -114,9 +114,9 @@ def test_against_onnx_runtime(model: str, tmp_path: Path, capsys) -> None:
     table = tmp_path / "figures.csv"
     command = ["benchmark", model, *SHORT, "--batch", "3", "--callers", "2", "--against", "onnxruntime"]
     assert main([*command, "--json", "--csv", str(table)]) == OK
-    told = json.loads(capsys.readouterr().out)
-    assert (told["batch"], told["callers"], told["threads"]) == (3, 2, 1)
-    ours, theirs = told["engines"]
+    report = json.loads(capsys.readouterr().out)
+    assert (report["batch"], report["callers"], report["threads"]) == (3, 2, 1)
+    ours, theirs = report["engines"]
     assert ours["engine"].startswith("cpuconv") and theirs["engine"].startswith("ONNX Runtime")
     assert theirs["difference"] < 1e-5
     with table.open(newline="") as stream:
@@ -154,8 +154,8 @@ def test_a_fixed_batch(tmp_path: Path, capsys) -> None:
     ):
         path.write_bytes(parse(f"g (float[{batch},3] x) => (float[A,B] y) {{ {body} }}").SerializeToString())
         code = main(["benchmark", str(path), *SHORT, "--batch", "2", "--json"])
-        told = capsys.readouterr()
-        assert (code == USAGE and words in told.err) if words else json.loads(told.out)["batch"] == 2
+        report = capsys.readouterr()
+        assert (code == USAGE and words in report.err) if words else json.loads(report.out)["batch"] == 2
 
 
 def test_streams(model: str, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,9 +164,9 @@ def test_streams(model: str, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(throughput, "_runs_per_second", lambda queue, feed, seconds: 1.0)
     options = ("--streams", "auto", "--batch", "1", "--precision", "bfloat16", "--json")
     assert main(["benchmark", model, *SHORT, *options]) == OK
-    told = json.loads(capsys.readouterr().out)
-    assert told["streams"] == told["callers"] == 1 and told["engines"][0]["p90"] > 0
-    assert "(bfloat16)" in told["engines"][0]["engine"]
+    report = json.loads(capsys.readouterr().out)
+    assert report["streams"] == report["callers"] == 1 and report["engines"][0]["p90"] > 0
+    assert "(bfloat16)" in report["engines"][0]["engine"]
 
 
 def test_pictures(tmp_path: Path, capsys) -> None:
@@ -178,8 +178,8 @@ def test_pictures(tmp_path: Path, capsys) -> None:
     pictures.fromarray(np.zeros((12, 9, 3), np.uint8)).save(file)
     images = ("--batch", "2", "--image", str(file), "--image", str(file))
     assert main(["benchmark", str(made), *SHORT, *images, "--against", "onnxruntime", "--json"]) == OK
-    told = json.loads(capsys.readouterr().out)
-    assert told["batch"] == 2 and told["engines"][1]["difference"] < 1e-5
+    report = json.loads(capsys.readouterr().out)
+    assert report["batch"] == 2 and report["engines"][1]["difference"] < 1e-5
 
 
 def test_a_trace_has_a_track_per_worker(model: str, tmp_path: Path) -> None:

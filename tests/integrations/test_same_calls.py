@@ -227,7 +227,7 @@ def plain(value: Any) -> Any:
 def outcome(call: Callable[[], Any]) -> tuple[Any, ...]:
     """Results, or the error's class and text; what is printed, and the warnings of ONNX Runtime."""
     results: list[Any] = []
-    with warnings.catch_warnings(record=True) as told, contextlib.redirect_stdout(io.StringIO()) as printed:
+    with warnings.catch_warnings(record=True) as warned, contextlib.redirect_stdout(io.StringIO()) as printed:
         warnings.simplefilter("always")
         try:
             result = call()
@@ -235,7 +235,7 @@ def outcome(call: Callable[[], Any]) -> tuple[Any, ...]:
                 results.append(plain(each))
         except Exception as error:
             results.append((type(error), str(error).partition("Invoked with")[0]))
-    texts = [str(each.message) for each in told if not each.category.__name__.startswith("Cpuconv")]
+    texts = [str(each.message) for each in warned if not each.category.__name__.startswith("Cpuconv")]
     return results, printed.getvalue(), texts
 
 

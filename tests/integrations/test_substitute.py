@@ -79,9 +79,9 @@ def test_subclasses_and_pickles(model, served):
 def test_what_is_not_served_goes_to_onnx_runtime_with_the_reason(tmp_path, served):
     path = tmp_path / "strings.onnx"
     path.write_bytes(parse(STRINGS).SerializeToString())
-    with pytest.warns(cpuconv.CpuconvWarning, match="ONNX Runtime runs .*strings.onnx: ") as told:
+    with pytest.warns(cpuconv.CpuconvWarning, match="ONNX Runtime runs .*strings.onnx: ") as warned:
         session = ort.InferenceSession(str(path))
-    assert len(told) == 1 and not is_served(session) and told[0].filename == __file__
+    assert len(warned) == 1 and not is_served(session) and warned[0].filename == __file__
     assert session.run(None, {"x": np.array(["a", "b"])})[0].tolist() == ["a", "b"]
     assert session.get_inputs()[0].type == "tensor(string)" and session.get_providers() == ["CPUExecutionProvider"]
 
@@ -121,13 +121,13 @@ def test_a_run_that_is_refused_here_alone_goes_to_onnx_runtime(served):
         other.bind_cpu_input(name, array[:1])
     binding.bind_output("z")
     other.bind_output("z")
-    with pytest.warns(cpuconv.CpuconvWarning, match="ONNX Runtime runs a model: .*'feed") as told:
+    with pytest.warns(cpuconv.CpuconvWarning, match="ONNX Runtime runs a model: .*'feed") as warned:
         session.run_with_iobinding(binding)
         assert binding.copy_outputs_to_cpu()[0].tolist() == [1, 2, 3]
         assert session.run(None, feed)[0].tolist() == [1, 2, 3]
         session.run_with_iobinding(other)
         assert other.copy_outputs_to_cpu()[0].tolist() == [1] and other.get_outputs()[0].shape() == [1]
-    assert not is_served(session) and len(told) == 1
+    assert not is_served(session) and len(warned) == 1
 
 
 def test_what_onnx_runtime_cannot_load_again_raises_the_refusal(model, served):

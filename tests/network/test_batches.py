@@ -63,6 +63,17 @@ def check(outputs: Mapping[str, np.ndarray], feed: Mapping[str, np.ndarray]) -> 
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 
+def test_branches_that_inputs_decide() -> None:
+    """Each batch size has a model per branch."""
+    branches = "then_branch = t () => (float a) { a = Neg(p) }, else_branch = e () => (float b) { b = Abs(p) }"
+    text = f"g (float[1,3] x, bool c) => (float[1,3] y) <float p = {{2}}> {{ f = If (c) <{branches}> y = Mul(x, f) }}"
+    made = cpuconv.compile(parse(text), batches=(1, 2), **OPTIONS)
+    x = RNG.normal(size=(3, 3)).astype(np.float32)
+    for chosen, factor in ((True, -2), (False, 2)):
+        np.testing.assert_array_equal(made.run({"x": x, "c": np.array(chosen)})["y"], factor * x)
+    assert made.stats().programs == 4
+
+
 def test_any_batch(model) -> None:
     assert sorted(model.batches) == [1, 2, 4] and all(seconds > 0 for seconds in model.batches.values())
     assert model.inputs[0].shape[1:] == (3, 4, 4) and isinstance(model.inputs[0].shape[0], str)

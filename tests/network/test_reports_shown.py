@@ -26,7 +26,7 @@ ROOFS = Roofs(100.0, 50.0, (Level("L1", 1e5, 400.0), Level("memory", float("inf"
 
 
 @pytest.fixture(scope="module")
-def told() -> tuple[cpuconv.Model, Profile]:
+def shown() -> tuple[cpuconv.Model, Profile]:
     """A network of one convolution, and its profile under known roofs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(profiling, "roofs", lambda threads: ROOFS)
@@ -34,8 +34,8 @@ def told() -> tuple[cpuconv.Model, Profile]:
         return model, model.profile({"x": np.zeros((1, 32, 28, 28), np.float32)}, 2)
 
 
-def test_a_share_counts_what_the_algorithm_executes(told: tuple[cpuconv.Model, Profile]) -> None:
-    model, profile = told
+def test_a_share_counts_what_the_algorithm_executes(shown: tuple[cpuconv.Model, Profile]) -> None:
+    model, profile = shown
     (row,) = (row for row in profile.rows if row.op == "Conv")
     problems = [
         node.node_plan.offer.detail.problem
@@ -61,16 +61,16 @@ def test_winograd_stays_below_the_roof_where_the_direct_sum_is_above() -> None:
     assert share == pytest.approx(0.8) and problem.flops / seconds > 1.6 * 100e9
 
 
-def test_profiles_say_when_roofs_were_measured_on_a_busy_machine(told: tuple[cpuconv.Model, Profile]) -> None:
-    _, profile = told
+def test_profiles_say_when_roofs_were_measured_on_a_busy_machine(shown: tuple[cpuconv.Model, Profile]) -> None:
+    _, profile = shown
     low = replace(profile, rows=[replace(row, roof_share=0.9) for row in profile.rows])
     high = replace(profile, rows=[replace(row, roof_share=2.19) for row in profile.rows])
     assert low.note is None and "busy" not in low.text()
     assert "up to 219% of a roof" in high.text() and "autotune doctor --measure" in high.text()
 
 
-def test_reports_print_tables_and_show_them_in_notebooks(told: tuple[cpuconv.Model, Profile]) -> None:
-    model, profile = told
+def test_reports_print_tables_and_show_them_in_notebooks(shown: tuple[cpuconv.Model, Profile]) -> None:
+    model, profile = shown
     for report in (model.explain(), profile, cpuconv.explain((1, 8, 9, 9), (8, 8, 3, 3))):
         assert isinstance(report, Report)
         assert repr(report) == str(report) == report.text() and len(repr(report)) < 12_000
@@ -90,11 +90,11 @@ def test_statistics() -> None:
         model.run({"x": np.zeros((items, 4), np.float32)})
     with pytest.raises(cpuconv.ArgumentError):
         model.run({"x": np.zeros((1, 4, 4), np.float32)})
-    told = model.stats()
-    assert (told.runs, told.failures, told.programs) == (3, 1, 2)
-    assert 0 < told.p50 <= told.p90 <= told.p99 <= told.max <= told.seconds and told.program_bytes == model.nbytes
-    assert told.kernels_compiled + told.kernels_loaded > 0
-    lines = told.prometheus().splitlines()
+    shown = model.stats()
+    assert (shown.runs, shown.failures, shown.programs) == (3, 1, 2)
+    assert 0 < shown.p50 <= shown.p90 <= shown.p99 <= shown.max <= shown.seconds and shown.program_bytes == model.nbytes
+    assert shown.kernels_compiled + shown.kernels_loaded > 0
+    lines = shown.prometheus().splitlines()
     assert 'cpuconv_run_seconds_count{model="g"} 3' in lines and 'cpuconv_runs_failed_total{model="g"} 1' in lines
     form = re.compile(r'(# (HELP|TYPE) cpuconv_\w+ .+|cpuconv_\w+\{model="g"(,quantile="0\.\d+")?\} [\d.e+-]+)')
     assert all(form.fullmatch(line) for line in lines)
@@ -110,6 +110,6 @@ def test_statistics_of_batches_and_concurrent_runs() -> None:
     with cpuconv.Queue(model, 4) as queue:
         for _ in range(200):
             queue.submit({"x": np.ones((3, 64), np.float32)})
-    told = model.stats()
-    assert (told.runs, told.failures, told.programs) == (200, 0, 2)
-    assert 0 < alone.stats().weight_bytes <= told.weight_bytes
+    shown = model.stats()
+    assert (shown.runs, shown.failures, shown.programs) == (200, 0, 2)
+    assert 0 < alone.stats().weight_bytes <= shown.weight_bytes

@@ -11,8 +11,7 @@ from typing import Any
 from baselib.data_classes import dataclass
 from cpuconv.elements import F32
 from cpuconv.isa.vector import I64, Vector
-from cpuconv.kernels.attention.softmax import fold
-from cpuconv.kernels.emit.fold import repeat
+from cpuconv.kernels.emit.fold import fold_lanes, repeat
 from cpuconv.kernels.emit.loop import loop
 from cpuconv.kernels.emit.transpose import first_lanes, present_rows
 from cpuconv.runtime.code.llvm import ir
@@ -65,7 +64,7 @@ def multiply_keys(
 
             values = add(whole, repeat(vec, I64(0), whole, [vec.constant(0.0)] * vec.lanes, add), inside)
             target = vec.offset(y, builder.add(builder.mul(index, y_row), builder.mul(first, I64(F32.bytes))))
-            vec.store(fold(vec, Vector.add, values), target)
+            vec.store(fold_lanes(vec, Vector.add, values), target)
 
         loop(builder, 0, rows, one)
 

@@ -18,7 +18,7 @@ from cpuconv.elements import Element
 from cpuconv.isa.typed import store_float
 from cpuconv.isa.vector import F32, I32, I64, Vector
 from cpuconv.kernels.attention.dots import call_multiply_keys
-from cpuconv.kernels.attention.softmax import call_weigh_rows
+from cpuconv.kernels.attention.softmax import call_softmax_rows
 from cpuconv.kernels.copies.rounding import call_round_rows
 from cpuconv.kernels.emit.fold import repeat
 from cpuconv.kernels.emit.intrinsics import copy_float, word
@@ -313,7 +313,7 @@ def attention(tile, worker, before, part, parts, args):
         _pack_block(tile, args, q, queries)
         _score(tile, args, queries, args.k + word(tile, offsets, 1), keys, scores)
         mask = args.mask + word(tile, offsets, 3) + first * args.mask_row
-        call_weigh_rows(
+        call_softmax_rows(
             args.softmax,
             x=scores,
             row_bytes=args.scores_row,
@@ -324,12 +324,12 @@ def attention(tile, worker, before, part, parts, args):
             scale=args.scale,
             factors=factors,
         )
-        weighed = args.v + word(tile, offsets, 2) if tile.values == IN_PLACE else values
+        panels = args.v + word(tile, offsets, 2) if tile.values == IN_PLACE else values
         for panel in range(args.value_panels):
             multiply_rows(
                 args.weigh_gemm if panel + 1 < args.value_panels else args.weigh_gemm_last, scores, args.weigh_a_tile,
                 args.weigh_a_overlap, args.weigh_table, args.weigh_segments, args.weigh_tails, args.value_row,
-                weighed + panel * args.value_panel, sums + 4 * panel * args.panel_values, args.sums_row, vector, sums,
+                panels + panel * args.value_panel, sums + 4 * panel * args.panel_values, args.sums_row, vector, sums,
                 args.weigh_valid, args.block_rows, 0, args.weigh_tiles, args.weigh_whole_tiles,
             )  # fmt: skip
         y = args.y + word(tile, offsets, 4) + first * args.y_row

@@ -6,7 +6,6 @@ lanes of all of them. Rows are not divided by their sums; the outputs, of which 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from cpuconv.isa.typed import store_float
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.elementwise.exponential import LN2, exp_below
 from cpuconv.kernels.elementwise.functions import Math
-from cpuconv.kernels.emit.fold import repeat
+from cpuconv.kernels.emit.fold import fold_lanes, repeat
 from cpuconv.kernels.emit.transpose import first_lanes
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.microkernel import MicroKernel
@@ -27,7 +26,7 @@ from cpuconv.runtime.microkernel import MicroKernel
 
 @dataclass(frozen=True)
 class WeightsTile:
-    """Tile of `weigh_rows`.
+    """Tile of `softmax_rows`.
 
     Attributes
     ----------
@@ -54,26 +53,8 @@ def weights_tile(isa: Isa, masked: bool, scale: float, y: Element) -> WeightsTil
     return WeightsTile(isa.lanes, 4 if isa.registers >= 32 else 2, masked, scale < 0 and not masked, y)
 
 
-def fold(vec: Vector, combine: Callable[[Vector, Any, Any], Any], values: Sequence[Any]) -> Any:
-    """Reduce the lanes of each of n vectors, a power of two; each has lanes/n adjacent lanes of the result."""
-    values, size = list(values), vec.lanes
-
-    def halves(a: Any, b: Any) -> Any:
-        low = [first + lane for first in range(0, 2 * vec.lanes, size) for lane in range(size // 2)]
-        return combine(vec, vec.shuffle(a, b, low), vec.shuffle(a, b, [lane + size // 2 for lane in low]))
-
-    while len(values) > 1:
-        values = [halves(a, b) for a, b in zip(values[::2], values[1::2], strict=True)]
-        size //= 2
-    (total,) = values
-    while size > 1:
-        size //= 2
-        total = combine(vec, total, vec.shuffle(total, total, [lane ^ size for lane in range(vec.lanes)]))
-    return total
-
-
 @MicroKernel
-def weigh_rows(
+def softmax_rows(
     tile: WeightsTile,
     builder: ir.IRBuilder,
     x: Any,
@@ -120,12 +101,14 @@ def weigh_rows(
                 scores = [builder.select(present, each, vec.constant(start)) for each in scores]
             return [best(vec, value, each) for value, each in zip(values, scores, strict=True)]
 
-        top = fold(vec, best, largest(whole, repeat(vec, I64(0), whole, [vec.constant(start)] * count, largest), True))
+        top = fold_lanes(
+            vec, best, largest(whole, repeat(vec, I64(0), whole, [vec.constant(start)] * count, largest), True)
+        )
         top = vec.maximum(lowest, top if tile.masked else vec.mul(top, times))
         apart = vec.lanes // count
         less = [vec.negative(vec.shuffle(top, top, [at * apart] * vec.lanes)) for at in range(count)]
 
-        def weigh(index: Any, values: list[Any], last: bool = False) -> list[Any]:
+        def exponentials(index: Any, values: list[Any], last: bool = False) -> list[Any]:
             for at in range(count):
                 value = score(at, index, last)
                 if tile.masked:
@@ -139,7 +122,9 @@ def weigh_rows(
                 values[at] = vec.add(values[at], weight)
             return values
 
-        total = fold(vec, Vector.add, weigh(whole, repeat(vec, I64(0), whole, [zero] * count, weigh), True))
+        total = fold_lanes(
+            vec, Vector.add, exponentials(whole, repeat(vec, I64(0), whole, [zero] * count, exponentials), True)
+        )
         inverse = vec.div(vec.constant(1.0), total)
         target = vec.offset(factors, builder.mul(first, I64(F32_ELEMENT.bytes)))
         vec.scatter(
@@ -160,4 +145,4 @@ def weigh_rows(
     repeat(vec, builder.mul(groups, I64(tile.group)), rows, [], single_row)
 
 
-call_weigh_rows = weigh_rows.caller()
+call_softmax_rows = softmax_rows.caller()

@@ -14,7 +14,7 @@ from cpuconv.elements import BF16, F32, Element
 from cpuconv.isa import Isa
 from cpuconv.kernels.attention.dots import DotsTile, multiply_keys
 from cpuconv.kernels.attention.driver import ZERO_ROWS, AttentionTile, RowsTile, attention, scale_rows
-from cpuconv.kernels.attention.softmax import weigh_rows, weights_tile
+from cpuconv.kernels.attention.softmax import softmax_rows, weights_tile
 from cpuconv.kernels.binding.arguments import worker_args
 from cpuconv.kernels.binding.machine import machine
 from cpuconv.kernels.binding.partition import parts_if_shared
@@ -225,7 +225,7 @@ def attention_step(processor: Processor, space: Space, problem: AttentionProblem
         size += divide(taken, _LINE) * _LINE
     weights = weights_tile(isa, mask is not None, problem.scale, BF16 if rounded else F32)
     args: Args = {
-        "softmax": MicroRef(weigh_rows, weights),
+        "softmax": MicroRef(softmax_rows, weights),
         "scale_rows": MicroRef(scale_rows, RowsTile(lanes, problem.y_type)),
         "round_rows": MicroRef(round_rows, RoundTile(lanes, problem.x_type)) if rounded else 0,
         "q": q.ref,

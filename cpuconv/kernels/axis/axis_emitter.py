@@ -17,7 +17,7 @@ from cpuconv.elements import Element
 from cpuconv.isa.typed import load_as_float, store_float, store_int
 from cpuconv.isa.vector import F32, I32, I64, Vector
 from cpuconv.kernels.elementwise.functions import Math
-from cpuconv.kernels.emit.fold import FOLDS, repeat
+from cpuconv.kernels.emit.fold import FOLDS, fold_lanes, repeat
 from cpuconv.kernels.emit.transpose import first_lanes
 from cpuconv.problem.quantization import bounds
 
@@ -315,9 +315,9 @@ class AxisLoops:
         vec, combine = self.vec, COMBINE[kind][1]
         if self.tile.lines > 1:
             starts = [vec.offset(self.x, vec.builder.mul(I64(at), self.x_step)) for at in range(self.tile.lines)]
-            return [_fold_lines(vec, combine, [replace(self, x=start)._columns(kind, body) for start in starts])]
+            return [fold_lanes(vec, combine, [replace(self, x=start)._columns(kind, body)[0] for start in starts])]
         values = self._columns(kind, body)
-        return values if self.tile.across else [_fold_lane(vec, combine, values)] * self.tile.vectors
+        return values if self.tile.across else [fold_lanes(vec, combine, values)] * self.tile.vectors
 
     def _columns(self, kind: str, body: Callable[[At], Any]) -> list[Any]:
         """Reduce vectors to one per column of lines; along a line, to one."""
@@ -351,29 +351,3 @@ class AxisLoops:
         mask = first_lanes(vec, self.valid) if self.tile.masked else None
         for j, value in enumerate(values):
             At(vec, None, self.spot(self.y, self.tile.y, j), None, j, mask, None, *self.ends).store(value)
-
-
-def _fold_lane(vec: Math, combine: Callable[[Vector, Any, Any], Any], values: Sequence[Any]) -> Any:
-    """Reduce the lanes of one vector; every lane of the result has their value."""
-    (total,), distance = values, vec.lanes // 2
-    while distance:
-        turned = vec.shuffle(total, total, [lane ^ distance for lane in range(vec.lanes)])
-        total, distance = combine(vec, total, turned), distance // 2
-    return total
-
-
-def _fold_lines(vec: Math, combine: Callable[[Vector, Any, Any], Any], lines: Sequence[Sequence[Any]]) -> Any:
-    """Reduce the lanes of each vector, as many as there are lanes; lane i of the result has vector i's value.
-
-    The order of operations is that of `_fold_lane`. Each step halves the vectors and the lanes that hold one line.
-    """
-    totals, run = [total for (total,) in lines], vec.lanes
-    while run > 1:
-        half = run // 2
-        kept = [lane for lane in range(2 * vec.lanes) if lane % run < half]  # first halves of runs of both vectors
-        pairs = list(zip(totals[::2], totals[1::2], strict=True))
-        totals = [
-            combine(vec, vec.shuffle(a, b, kept), vec.shuffle(a, b, [lane + half for lane in kept])) for a, b in pairs
-        ]
-        run = half
-    return totals[0]

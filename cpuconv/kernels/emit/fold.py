@@ -74,3 +74,21 @@ def repeat_once(
     builder.cbranch(builder.icmp_signed("<", following[0], last), inside, done)
     builder.position_at_end(done)
     return following[1:]
+
+
+def fold_lanes(vec: Vector, combine: Fold, values: Sequence[Any]) -> Any:
+    """Reduce the lanes of each of n vectors, a power of two; each has lanes/n adjacent lanes of the result."""
+    values, size = list(values), vec.lanes
+
+    def halves(a: Any, b: Any) -> Any:
+        low = [first + lane for first in range(0, 2 * vec.lanes, size) for lane in range(size // 2)]
+        return combine(vec, vec.shuffle(a, b, low), vec.shuffle(a, b, [lane + size // 2 for lane in low]))
+
+    while len(values) > 1:
+        values = [halves(a, b) for a, b in zip(values[::2], values[1::2], strict=True)]
+        size //= 2
+    (total,) = values
+    while size > 1:
+        size //= 2
+        total = combine(vec, total, vec.shuffle(total, total, [lane ^ size for lane in range(vec.lanes)]))
+    return total

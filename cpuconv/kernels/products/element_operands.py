@@ -1,7 +1,7 @@
 """Scalars of a segment that are read as vectors, for instructions that take one element of a vector as an operand.
 
 Arm's `fmla` and dot products multiply a vector by one 32-bit element of another. A pixel's four scalars then need one
-load instead of four. On in-order cores single loads are faster, as each runs beside an FMA.
+load instead of four. On in-order cores single loads are faster, as each issues together with an FMA.
 """
 
 from __future__ import annotations

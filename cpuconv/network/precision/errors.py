@@ -54,8 +54,8 @@ def number_of(value: Any) -> float:
 def squared_errors(right: np.ndarray, got: np.ndarray) -> np.ndarray:
     """Sums of squares of differences, and of the reference's values, by column: (2, columns).
 
-    Columns are the indices along the shorter of the last two axes of an array (N, A, B), such as the coordinates and
-    the score of boxes; other arrays are one column. Differences are infinite if shapes or non-finite elements differ.
+    An array (N, A, B) has one column for each index of the shorter of its last two axes, such as a coordinate or the
+    score of boxes. Other arrays are one column. Differences are infinite if shapes or non-finite elements differ.
     """
     if right.shape != got.shape:
         return np.array([[np.inf], [1.0]])
@@ -70,9 +70,9 @@ def squared_errors(right: np.ndarray, got: np.ndarray) -> np.ndarray:
 
 
 def relative_error(squares: np.ndarray) -> float:
-    """Relative RMS error from `squared_errors`: the largest of groups of columns, between which values differ much.
+    """Relative RMS error from `squared_errors`: the largest of all groups of columns.
 
-    Sorted by the RMS of their values, columns of a group differ from the next one by at most a factor of `_GAP`.
+    Columns are sorted by the RMS of their values; a group ends where the next RMS is larger by a factor above `_GAP`.
     """
     difference, value = squares[:, np.argsort(squares[1])]
     starts = [0, *(1 + np.flatnonzero((value[:-1] > 0) & (value[1:] > _GAP**2 * value[:-1])))]

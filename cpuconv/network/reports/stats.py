@@ -29,7 +29,7 @@ class RunLog:
     """Counted runs, and the latencies of the latest ones; several threads may add to it.
 
     A run only appends its latency to `new`, which is atomic; these are counted when there are more than `LATEST`, or
-    when a caller asks.
+    when a caller requests statistics.
     """
 
     def __init__(self) -> None:

@@ -154,12 +154,12 @@ def cycles(kernel: Kernel, isa: Isa, shape: Shape) -> float:
         wide = min(window(kernel, 1, shape.cols)[1], shape.cols * kernel.s)
         inputs, weights = passes * shape.rows * wide, passes * kernel.s
     shuffles = inputs * (kernel.cuts or (shape.mix - 1) / shape.mix)
-    beside = inputs * kernel.widening + outputs * kernel.narrowing
-    computed = (fmas + beside) / isa.fma_rate + 0.5 * shuffles  # they share a port
+    converted = inputs * kernel.widening + outputs * kernel.narrowing
+    computed = (fmas + converted) / isa.fma_rate + 0.5 * shuffles  # they share a port
     loaded = (inputs + weights + outputs) / isa.load_rate
     busiest = max(
         computed + loaded if isa.in_order else max(computed, loaded),
-        (fmas + beside + inputs + weights + shuffles + 2 * outputs) / ISSUE,
+        (fmas + converted + inputs + weights + shuffles + 2 * outputs) / ISSUE,
         fmas * isa.latency / min(outputs, _OVERLAP * sums_alive(kernel, shape)),
     )
     loop = 0.0 if shape.held else 2.0 * kernel.r * shape.mix
