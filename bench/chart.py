@@ -35,6 +35,7 @@ RECENT = SETS[1]  # the set of the page with tables only
 RECENT_FIGURES, RECENT_PAGE = (FOLDER / f"networks-{RECENT}.{suffix}" for suffix in ("json", "md"))
 SUMMARIES = {ROOT / "README.md": "docs/performance/", ROOT / "docs" / "index.md": "performance/"}  # path of the chart
 MARKS = "networks"  # name of the markers in the pages
+WORDS = {"float32": "float32", "bf16": "bfloat16", "int8": "int8 files", "default": "default settings"}
 DRAWN = ("resnet50", "mobilenet_v2", "efficientnet_b0", "inception_v1", "vgg19")
 NAMES = {
     "bvlc_alexnet": "AlexNet",
@@ -95,9 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if recent:
         runs = merged([*stored(RECENT_FIGURES), *reduced(recent, args.cpu)])
         write_whole({RECENT_FIGURES: json.dumps(runs, indent=1) + "\n"})
-    write_whole(pages(stored(FIGURES)))
-    if recent := stored(RECENT_FIGURES):
-        write_whole({RECENT_PAGE: replaced(RECENT_PAGE, tables(recent), MARKS)})
+    write_whole(pages(stored(FIGURES), stored(RECENT_FIGURES)))
     return 0
 
 
@@ -160,10 +159,14 @@ def _line(line: Data) -> dict[str, Any]:
     return {"label": line["label"], "engines": engines} | {key: line[key] for key in ("without", "best_peer", "ratio")}
 
 
-def pages(runs: Sequence[Data]) -> dict[Path, str]:
-    """Return the texts of the chart and the pages, by path."""
+def pages(runs: Sequence[Data], recent: Sequence[Data]) -> dict[Path, str]:
+    """Return the texts of the chart and the pages, by path, from runs of the older and of the recent networks."""
     drawn = {CHART: svg(runs), PAGE: replaced(PAGE, tables(runs), MARKS)}
-    return drawn | {path: replaced(path, summary(runs, folder), MARKS) for path, folder in SUMMARIES.items()}
+    if recent:
+        drawn |= {RECENT_PAGE: replaced(RECENT_PAGE, tables(recent), MARKS)}
+    for path, folder in SUMMARIES.items():
+        drawn |= {path: replaced(path, "\n\n".join([summary(runs, folder), *_recent_summary(recent, folder)]), MARKS)}
+    return drawn
 
 
 # --- the chart ------------------------------------------------------------------------------------------------------
@@ -264,6 +267,22 @@ def summary(runs: Sequence[Data], folder: str) -> str:
     return "\n\n".join([*texts, *_caveat(runs)])
 
 
+def _recent_summary(runs: Sequence[Data], folder: str) -> Iterator[str]:
+    """Summarise the ratios of the recent networks in one sentence."""
+    if not runs:
+        return
+    ratios = [
+        f"{run['geomean']['median']:.2f} in {WORDS[run['precision']]} on {_threads(run)} "
+        f"(worst {run['worst']['median']:.2f})"
+        for run in runs
+    ]
+    yield (
+        f"{_cpu(runs)}; [{len(runs[0]['lines'])} networks of {RECENT}]({folder}{RECENT_PAGE.name}): YOLO, DETRs, "
+        f"vision transformers and others, untuned. Time of the fastest other engine over cpuconv's, geometric means: "
+        f"{', '.join(ratios)}. In bfloat16 the other engine is OpenVINO."
+    )
+
+
 def _caveat(runs: Sequence[Data]) -> Iterator[str]:
     """Compare the defaults: OpenVINO's is bfloat16 if the CPU has instructions for it."""
     low, default = (next((run for run in runs if _is(run, precision)), None) for precision in ("bf16", "default"))
@@ -300,9 +319,8 @@ def tables(runs: Sequence[Data]) -> str:
             ]
             for line in run["lines"]
         ]
-        threads = "One thread" if run["threads"] == 1 else f"{run['threads']} threads"
-        words = {"float32": "float32", "bf16": "bfloat16", "int8": "int8 files", "default": "default settings"}
-        title = f"**{threads}, {words[run['precision']]}**"
+        threads = _threads(run)
+        title = f"**{threads[0].upper()}{threads[1:]}, {WORDS[run['precision']]}**"
         mean = f"geometric mean {run['geomean']['median']:.2f}, worst {run['worst']['median']:.2f}"
         headers = ["network", *names.values(), "best peer", "÷ cpuconv"]
         parts += [f"{title}: {mean}.", tabulate(rows, headers, "pipe", disable_numparse=True, stralign="left")]
@@ -329,6 +347,10 @@ def _is(run: Data, precision: str) -> bool:
 
 def _lines(run: Data) -> dict[str, Data]:
     return {line["label"]: line for line in run["lines"]}
+
+
+def _threads(run: Data) -> str:
+    return "one thread" if run["threads"] == 1 else f"{run['threads']} threads"
 
 
 def _cpu(runs: Sequence[Data]) -> str:

@@ -88,7 +88,7 @@ def test_runs_of_one_cpu_and_one_image_are_kept():
 
 
 def test_the_pages_and_the_chart_are_current():
-    for path, text in chart.pages(json.loads(chart.FIGURES.read_text(encoding="utf-8"))).items():
+    for path, text in chart.pages(chart.stored(chart.FIGURES), chart.stored(chart.RECENT_FIGURES)).items():
         assert path.read_text(encoding="utf-8") == text, f"{path.name}: run python -m bench.chart"
 
 
