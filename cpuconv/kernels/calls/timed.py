@@ -61,6 +61,10 @@ class Stopwatch:
         """Workers of each row, with start and end times in seconds; clears the records: call it once per run."""
         return [_spans(log) for log in self._logs]
 
+    def part_seconds(self) -> list[np.ndarray]:
+        """Seconds of each part of each row."""
+        return [_times(log, _END) - _times(log, _START) for log in self._logs]
+
 
 def now() -> float:
     """Current time of the clock that timed rows read, in seconds."""
@@ -70,10 +74,15 @@ def now() -> float:
 def _spans(log: np.ndarray) -> list[tuple[int, float, float]]:
     done = log[log[:, _WORKER] > 0]
     workers = done[:, _WORKER] - 1
-    start, end = (done[:, at] + 1e-9 * done[:, at + 1] for at in (_START, _END))
+    start, end = _times(done, _START), _times(done, _END)
     found = [
         (int(worker), float(start[workers == worker].min()), float(end[workers == worker].max()))
         for worker in np.unique(workers)
     ]
     log[:] = 0
     return found
+
+
+def _times(log: np.ndarray, at: int) -> np.ndarray:
+    """Times of a column of records, in seconds."""
+    return log[:, at] + 1e-9 * log[:, at + 1]
