@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -26,23 +27,23 @@ from bench.packs import dry_run
 from bench.packs.features import environment
 from cpuconv.runtime.code.packs.cpu_classes import BY_NAME
 
-COLUMNS = ("share", "multiply-adds", "instructions", "loads", "spills")
+COLUMNS = ("share", "arithmetic", "instructions", "loads", "spills")
 
 
 def analysed(core: cores.Core, match: str) -> Iterator[dict[str, Any]]:
-    """Yield the figures of each micro-kernel whose name has `match`; this process must compile for the core."""
+    """Yield the figures of each micro-kernel whose name matches a pattern; this process must compile for the core."""
     from bench.mca.micro_kernels import every
     from cpuconv.isa import current
 
     for name, kernel, tile in every(current()):
-        if match not in name:
+        if not re.search(match, name):
             continue
         body = body_of(kernel.assembly(tile))
         vectors = count_arithmetic(body)
         yield {
             "loop": name,
             "share": vectors / core.fma_rate / core.cycles(body),
-            "multiply-adds": vectors,
+            "arithmetic": vectors,
             "instructions": len(body),
             "loads": vector_loads(body),
             "spills": len(vector_spills(body)),
@@ -68,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Analyse and print."""
     p = argparse.ArgumentParser(prog="bench.mca", description=__doc__.partition("\n")[0])
     p.add_argument("--cpus", default=",".join(cores.BY_CLASS), help="classes of CPUs, of " + ", ".join(cores.BY_CLASS))
-    p.add_argument("--match", default="", help="only micro-kernels whose name has this text")
+    p.add_argument("--match", default="", help="only micro-kernels whose name matches this regular expression")
     p.add_argument("--json", type=Path, help="file to write the figures to")
     p.add_argument("--markdown", action="store_true", help="print tables for a page")
     p.add_argument("--child", help=argparse.SUPPRESS)

@@ -51,9 +51,9 @@ def tool() -> str:
     raise Unavailable(f"no llvm-mca of version {MIN_VERSION} or later is in PATH (Debian: apt-get install llvm-22)")
 
 
-def by_mca(lines: Sequence[str], cpu: str, *options: str) -> float:
+def by_mca(lines: Sequence[str], cpu: str, *options: str, triple: str = "aarch64") -> float:
     """Cycles per turn of a loop, by llvm-mca's model of `cpu`."""
-    command = [tool(), "-mtriple=aarch64", f"-mcpu={cpu}", f"-iterations={_TURNS}", *options]
+    command = [tool(), f"-mtriple={triple}", f"-mcpu={cpu}", f"-iterations={_TURNS}", *options]
     done = subprocess.run(command, input="\n".join(lines) + "\n", capture_output=True, text=True)
     found = re.search(r"Total Cycles:\s+(\d+)", done.stdout)
     if found is None:

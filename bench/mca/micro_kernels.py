@@ -55,8 +55,9 @@ def every(isa: Isa) -> Iterator[tuple[str, MicroKernel, object]]:
         yield f"planar {v}x{n}", gemm_strip, gemm_tile(isa, v, n, **planar)
     for types in LOW_PRECISION:
         if (kind := product.product_of(types, isa)) is not None:
-            v, n = 2, product.as_seen(isa, kind).pixels[1]
-            yield f"GEMM {v}x{n} {kind.name}, {types.x}", gemm_strip, gemm_tile(isa, v, n, product=kind.name, x=types.x)
+            for v, n in list(enumerate(product.as_seen(isa, kind).pixels, 1))[1:4]:
+                tile = gemm_tile(isa, v, n, product=kind.name, x=types.x)
+                yield f"GEMM {v}x{n} {kind.name}, {types.x}", gemm_strip, tile
     for name, line in DEPTHWISE.items():
         yield name, lane_strip, lane_tile(isa, line)
     for a in (4, 6, 8):

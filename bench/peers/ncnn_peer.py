@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import tempfile
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from bench.peers.base import Form, missing
 from cpuconv.problem.problem import ConvProblem
 
 HALF_PRECISION = ("use_fp16_packed", "use_fp16_storage", "use_fp16_arithmetic", "use_bf16_packed", "use_bf16_storage")
+WIDTHS = (4, 1) if platform.machine() in ("aarch64", "arm64") else (16, 8, 4, 1)  # channels per block of float32
 FAST_PATHS = ("use_winograd_convolution", "use_sgemm_convolution", "use_packing_layout")
 
 
@@ -40,7 +42,7 @@ class NcnnPeer:
             if net.load_param(str(param)) or net.load_model(str(weights)):
                 raise RuntimeError("ncnn did not load the layer")
         images = [ncnn.Mat(np.ascontiguousarray(image)).clone() for image in x]
-        lanes = next(n for n in (16, 8, 4, 1) if problem.c % n == 0)
+        lanes = next(n for n in WIDTHS if problem.c % n == 0)
         forms = [_form(net, "nchw", images, keep_packing=0)]
         if lanes > 1:
             blocked = [ncnn.convert_packing(image, lanes, net.opt) for image in images]

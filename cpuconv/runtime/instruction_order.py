@@ -14,6 +14,8 @@ from cpuconv.runtime.target import target
 X86, AARCH64, ARM64 = "x86_64", "aarch64", "arm64"  # architectures as in LLVM's triples; the last is macOS's name
 IN_ORDER = ("cortex-a35", "cortex-a53", "cortex-a55", "cortex-a510", "cortex-a520")
 ORDER: Mapping[str, str] = {X86: "sapphirerapids", AARCH64: "apple-m1", ARM64: "apple-m1"}
+# For straight-line code with more live values than registers: loads stay near their use.
+LATE_LOADS = {**ORDER, AARCH64: "cortex-a55", ARM64: "cortex-a55"}
 
 
 def order(by_architecture: Mapping[str, str]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from bench.mca import __main__ as mca
@@ -9,7 +11,11 @@ from bench.mca import cores, in_order
 
 FMA = "fmla v{0}.4s, v30.4s, v31.s[0]"
 MIN_SHARES = {  # share of the bound, by the start of a loop's name
-    "cortex-a76": {"GEMM 2x": 0.97, "GEMM 4x": 0.97, "planar": 0.97, "first layer": 0.97, "depthwise 3x3": 0.8},
+    "cortex-a76": {
+        **dict.fromkeys(("GEMM 2x", "GEMM 4x", "planar", "first layer"), 0.97),
+        "depthwise 3x3": 0.8,
+        "Winograd F(4,3) output": 0.72,
+    },
     "cortex-a55": {"GEMM 1x": 0.7, "GEMM 2x": 0.7, "depthwise 3x3 ": 0.3},
 }
 
@@ -47,13 +53,13 @@ def test_shares(cpu):
         cores.tool()
     except cores.Unavailable as missing:
         pytest.skip(str(missing))
+    rows = mca.figures_of(cpu, "^(?:" + "|".join(map(re.escape, MIN_SHARES[cpu])) + ")")
     for start, least in MIN_SHARES[cpu].items():
-        rows = mca.figures_of(cpu, start)
-        assert rows
-        for row in rows:
-            if "dot" not in row["loop"]:
-                assert row["share"] >= least, row
-                assert row["spills"] == 0, row
+        alike = [row for row in rows if row["loop"].startswith(start) and "dot" not in row["loop"]]
+        assert alike
+        for row in alike:
+            assert row["share"] >= least, row
+            assert row["spills"] == 0 or "Winograd" in start, row
 
 
 def test_a_wrong_class_is_named(capsys):

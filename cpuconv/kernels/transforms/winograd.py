@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from cpuconv.kernels.emit.double import Double
 from cpuconv.kernels.emit.loop import loop
 from cpuconv.kernels.transforms.linear import Matrix, apply
 from cpuconv.runtime.code.llvm import ir
+from cpuconv.runtime.instruction_order import LATE_LOADS
 from cpuconv.runtime.microkernel import MicroKernel
 
 _MAX_IN_REGISTERS = 20  # vectors of an intermediate product that stay in registers, of 32
@@ -132,7 +134,7 @@ def winograd_in(
     two_sided(vec, [tile.down], [tile.across], load, store, _row_groups(len(tile.down), size))
 
 
-@MicroKernel
+@functools.partial(MicroKernel, schedule=LATE_LOADS)
 def winograd_out(
     tile: WinogradTransform,
     builder: ir.IRBuilder,
