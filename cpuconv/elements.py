@@ -107,7 +107,8 @@ def to_float32(array: np.ndarray, element: Element) -> np.ndarray:
 
 def round_to(array: np.ndarray, element: Element) -> np.ndarray:
     """Round float32 to a 16-bit element type, in its internal dtype."""
-    return to_bfloat16(array) if element == BF16 else array.astype(element.dtype)
+    with np.errstate(over="ignore"):
+        return to_bfloat16(array) if element == BF16 else array.astype(element.dtype)
 
 
 def represents_exactly(element: Element, array: np.ndarray) -> bool:

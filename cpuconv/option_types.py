@@ -11,8 +11,8 @@ from typing import Literal, TypedDict
 
 Strategy = Literal["heuristic", "cached", "profile"]
 Accuracy = Literal["exact", "standard", "fast"]
-Precision = Literal["float32", "bfloat16", "f32", "fp32", "bf16"]
-PrecisionOrAuto = Literal["float32", "bfloat16", "f32", "fp32", "bf16", "auto"]
+Precision = Literal["float32", "bfloat16", "f32", "fp32", "bf16", "float16", "fp16", "f16", "half"]
+PrecisionOrAuto = Literal["float32", "bfloat16", "f32", "fp32", "bf16", "float16", "fp16", "f16", "half", "auto"]
 LayoutName = Literal["NCHW", "NHWC", "NCHW4c", "NCHW8c", "NCHW16c", "NCHW32c", "NCHW64c", "NCHW44", "NCHW44_DOT"]
 LayoutNameOrAuto = LayoutName | Literal["auto"]
 ActivationName = Literal[

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, cast
 
-from cpuconv.elements import F32, S8, S32, U8
+from cpuconv.elements import F16, F32, S8, S32, U8
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.steps import Operand, Operands, Ref, Space
 from cpuconv.kernels.emit import product
@@ -26,6 +26,7 @@ from cpuconv.solvers.shared.lanes import lanewise
 
 FIRST_LAYERS = ((3, 2), (7, 2), (11, 4))  # taps of a kernel row, stride
 LOW_PRECISION = (Types(x=U8, w=S8, sum=S32, y=F32), Types(x=S8, w=S8, sum=S32, y=F32))
+HALVES = Types(x=F16, w=F16, sum=F16, y=F16)
 DEPTHWISE = {  # outputs of a plane, as a problem
     "depthwise 3x3": "g32ic32ih56oc32kh3ph1",
     "depthwise 3x3 s2": "g32ic32ih56oc32oh28kh3sh2ph1",
@@ -58,6 +59,11 @@ def every(isa: Isa) -> Iterator[tuple[str, MicroKernel, object]]:
             for v, n in list(enumerate(product.as_seen(isa, kind).pixels, 1))[1:4]:
                 tile = gemm_tile(isa, v, n, product=kind.name, x=types.x)
                 yield f"GEMM {v}x{n} {kind.name}, {types.x}", gemm_strip, tile
+    if (kind := product.product_of(HALVES, isa)) is not None:
+        for v, n in enumerate(product.as_seen(isa, kind).pixels, 1):
+            if n:  # two vectors of weights for 32-bit groups are one of float16 sums
+                tile = gemm_tile(isa, v, n, product=kind.name, x=F16, y=F16)
+                yield f"float16 tile {v // 2}x{n}", gemm_strip, tile
     for name, line in DEPTHWISE.items():
         yield name, lane_strip, lane_tile(isa, line)
     for a in (4, 6, 8):

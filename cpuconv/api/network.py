@@ -13,7 +13,7 @@ from cpuconv.api.options import tuner_for
 from cpuconv.api.pickling import identity, origin
 from cpuconv.api.precision import AUTO, check_callable, check_left_out, feeds_of, tolerance_of
 from cpuconv.conv.choice.model import check_options
-from cpuconv.conv.choice.target import IDLE_BYTES, IN_NETWORK, PRECISION_F32, Target, precision_named
+from cpuconv.conv.choice.target import IDLE_BYTES, IN_NETWORK, PRECISION_F32, Target, check_together, precision_named
 from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, SourceError, kind_of, must
 from cpuconv.graph.ir import Graph, names_of
 from cpuconv.isa import current
@@ -75,7 +75,7 @@ def compile(
         them open. Sizes that remain open are taken from the arrays of each run.
     accuracy : "exact", "standard" or "fast"
         As for `plan`.
-    precision : "float32", "bfloat16" or "auto"
+    precision : "float32", "bfloat16", "float16" (on Arm CPUs that add float16) or "auto"
         "bfloat16": operands of multiplications and intermediate tensors may be rounded to bfloat16 where the cost
         models predict a gain; sums and functions are computed in float32. Inputs and outputs keep their dtypes. "auto":
         the fastest of float32, bfloat16, int8 and mixtures of them whose measured error is within `tolerance` for all
@@ -166,6 +166,7 @@ def compile(
     most = maximum_threads() if isinstance(wanted, str) else wanted
     limits = replace(IN_NETWORK, accuracy=accuracy)
     idle, each = _idle_bytes(idle_bytes), _precisions(node_precisions)
+    check_together(named, each)
     target = Target(current(), most, strategy, limits, tuner_for(strategy), idle, named, each)
     shapes = {} if input_shapes is None else input_shapes
     if isinstance(source, (str, os.PathLike)) and is_saved(source):
@@ -264,7 +265,7 @@ def load(
     limits = settings.limits if accuracy is None else replace(settings.limits, accuracy=accuracy)
     how = settings.strategy if strategy is None else strategy
     check_options(how, limits.accuracy, limits.workspace, limits.reproducible)
-    each = settings.node_precisions if precision is None else {}
+    each = _precisions(settings.node_precisions) if precision is None else {}
     named = precision_named(settings.precision if precision is None else precision)
     wanted = min(settings.threads, maximum_threads()) if threads is None else check_threads(threads)
     stated = {

@@ -8,7 +8,7 @@ import runpy
 import sys
 
 from autotune.cli.options import USAGE, positive, say
-from cpuconv.conv.choice.target import PRECISIONS
+from cpuconv.conv.choice.target import able_precisions
 from cpuconv.integrations.substitute import install
 from cpuconv.memory.heap import reuse_large_blocks
 
@@ -21,7 +21,9 @@ def add_options(made: argparse.ArgumentParser) -> None:
         "--threads", metavar="N", type=positive(int), help="max. threads of sessions that leave the number open"
     )
     made.add_argument(
-        "--precision", choices=PRECISIONS, help="precision of sessions that do not request one (default: float32)"
+        "--precision",
+        choices=able_precisions(),
+        help="precision of sessions that do not request one (default: float32)",
     )
     made.add_argument("-m", dest="is_module", action="store_true", help="PROGRAM is a module, as for python -m")
     made.add_argument("program", metavar="PROGRAM", help="a Python file, or with -m a module")

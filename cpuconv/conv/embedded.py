@@ -12,7 +12,7 @@ from cpuconv.conv.choice.layout_candidates import LayoutCandidate
 from cpuconv.conv.choice.model import Choice, search
 from cpuconv.conv.epilogue_block import Numbers, epilogue_block, padding_word
 from cpuconv.conv.recipe import Candidate, assemble
-from cpuconv.elements import BF16
+from cpuconv.elements import BF16, F16, round_to
 from cpuconv.kernels.binding.constants import Constants
 from cpuconv.kernels.binding.steps import Operand, Operands, Ref, Space, Step
 from cpuconv.kernels.binding.tensor_view import TensorView
@@ -110,6 +110,8 @@ _assembled = memoised(64)(assemble)  # cached, as networks repeat layers
 
 def _as_stored(weight: np.ndarray, problem: ConvProblem) -> np.ndarray:
     """The float32 weights in the problem's element type."""
+    if problem.types.w == F16:
+        return round_to(weight, F16)
     return round_balanced(weight) if problem.types.w == BF16 else weight
 
 

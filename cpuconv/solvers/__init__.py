@@ -25,6 +25,7 @@ from cpuconv.solvers import (
     winograd,
     winograd_integer,
 )
+from cpuconv.solvers.shared.float16_sums import with_float16_sums
 from cpuconv.solvers.shared.solver import Solver
 
 TABLE: tuple[Solver, ...] = (
@@ -46,6 +47,10 @@ TABLE: tuple[Solver, ...] = (
     channels_last.SOLVER,
     im2col.SOLVER,  # takes every problem of float32
     patches.SOLVER,  # and of other types
+    *map(
+        with_float16_sums,
+        (pointwise.SOLVER, direct.SOLVER, row_patches.SOLVER, channels_last.SOLVER, patches.SOLVER),
+    ),
 )
 BY_NAME: dict[str, Solver] = {solver.name: solver for solver in TABLE}
 

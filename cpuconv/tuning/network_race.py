@@ -16,7 +16,7 @@ from autotune.tuning import search
 from autotune.tuning.effort import EFFORTS
 from autotune.workload import Candidate, Rejected
 from baselib.locks import lazy
-from cpuconv.conv.choice.target import PRECISION_BF16, PRECISION_F32, Target
+from cpuconv.conv.choice.target import PRECISION_BF16, PRECISION_F16, PRECISION_F32, Target
 from cpuconv.graph.ir import Graph
 from cpuconv.graph.ops.base import is_float
 from cpuconv.isa import current
@@ -35,7 +35,7 @@ from cpuconv.tuning.speed_probe import speed_probe
 
 MAX_DURATION = 8.0  # time limit of a race between slow programs, in multiples of an effort's seconds
 _RUNS = search.MIN_VISITS * (3 + MIN_ROUNDS)  # min. runs of a plan: first run, calibration, check, then timed rounds
-_ERRORS = {PRECISION_F32: 1e-3, PRECISION_BF16: 0.25}
+_ERRORS = {PRECISION_F32: 1e-3, PRECISION_F16: 0.25, PRECISION_BF16: 0.25}
 """Max. difference between the outputs of two plans: algorithms and rounding may differ in every layer."""
 
 

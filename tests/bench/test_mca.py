@@ -12,7 +12,7 @@ from bench.mca import cores, in_order
 FMA = "fmla v{0}.4s, v30.4s, v31.s[0]"
 MIN_SHARES = {  # share of the bound, by the start of a loop's name
     "cortex-a76": {
-        **dict.fromkeys(("GEMM 2x", "GEMM 4x", "planar", "first layer"), 0.97),
+        **dict.fromkeys(("GEMM 2x", "GEMM 4x", "planar", "first layer", "float16"), 0.97),
         "depthwise 3x3": 0.8,
         "Winograd F(4,3) output": 0.72,
     },

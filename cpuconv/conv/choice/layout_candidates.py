@@ -17,16 +17,16 @@ from typing import Any, NamedTuple
 from baselib.data_classes import dataclass
 from cpuconv.conv import session
 from cpuconv.conv.choice.auto_settings import preferred_layouts
-from cpuconv.conv.choice.model import Choice, applicable, cheapest, search
+from cpuconv.conv.choice.model import Choice, Limits, applicable, cheapest, search
 from cpuconv.conv.choice.query import Record
 from cpuconv.conv.choice.select import choose, from_record
 from cpuconv.conv.choice.target import Target
 from cpuconv.conv.recipe import effective_threads
-from cpuconv.elements import BF16, F32, Element
+from cpuconv.elements import F16, F32, Element
 from cpuconv.errors import ArgumentError
 from cpuconv.isa import Isa, current
 from cpuconv.kernels.binding.machine import machine
-from cpuconv.kernels.binding.tensor_view import BLOCKED_BF16
+from cpuconv.kernels.binding.tensor_view import narrow_element
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32, Types
 from cpuconv.solvers.shared import blocked
@@ -40,7 +40,7 @@ class LayoutCandidate:
     ----------
     problem : ConvProblem
         Its layouts are the instruction set's blocks, "NCHW" for plain operands, or "NHWC" for rows of channels;
-        blocks may be of bfloat16.
+        blocks may be of bfloat16 or float16.
     target : Target
     seconds : float
         Time by the model, regardless of tuning: tuning does not change the layouts of a network.
@@ -61,7 +61,7 @@ class LayoutCandidate:
         """The selected candidate."""
         if self.settled is not None:
             return self.settled
-        return choose(self.problem, self.target.strategy, self.target.limits, tuner=self.target.tuner)
+        return choose(self.problem, self.target.strategy, limits_of(self.problem, self.target), tuner=self.target.tuner)
 
     @property
     def flops(self) -> int:
@@ -75,6 +75,12 @@ class LayoutCandidate:
         return {"problem": self.problem.key, "joined": self.joined, "seconds": self.seconds, **chosen}
 
 
+def limits_of(problem: ConvProblem, target: Target) -> Limits:
+    """The limits of a network's convolution: those in float16 may sum in float16, unless `accuracy` is "exact"."""
+    limits = target.limits
+    return replace(limits, accuracy="fast") if problem.types.x == F16 and limits.accuracy == "standard" else limits
+
+
 def solvable(problem: ConvProblem) -> bool:
     """Whether there is a solver for the problem's types."""
     return any(reason is None for _, reason in applicable(problem))
@@ -84,7 +90,7 @@ def layout_candidates(problem: ConvProblem, target: Target) -> Iterator[LayoutCa
     """The problem in each pair of layouts, blocks and "NCHW", that the model finds useful.
 
     A pair is omitted if another pair, with reorders of the whole input and output, is as fast. If the target's
-    precision allows it, input or output may be blocked bfloat16; weights have the input's type.
+    precision allows it, input or output may be blocked bfloat16 or float16; weights have the input's type.
     """
     known, plain = session.current.choices, replace(target, node_precisions={}, tuner=None, strategy="heuristic")
     key = plain, machine(), layout_candidates.__name__
@@ -127,19 +133,20 @@ def _output_forms(channels: int, element: Element, blocks: tuple[str, ...], isa:
     """
     layouts = preferred_layouts(channels, element)
     made = [_TensorForm(layout, element) for layout in layouts]
-    rounds = element == F32 and BLOCKED_BF16 in blocks and len(layouts) > 1
-    if rounds:
-        made.append(_TensorForm(blocked.layout(isa, BF16), BF16))
+    narrow = narrow_element(blocks) if element == F32 and len(layouts) > 1 else None
+    if narrow:
+        made.append(_TensorForm(blocked.layout(isa, narrow), narrow))
     if last and element == F32 and len(layouts) > 1:
-        made += [_TensorForm("NHWC", each) for each in ((F32, BF16) if rounds else (F32,))]
+        made += [_TensorForm("NHWC", each) for each in ((F32, narrow) if narrow else (F32,))]
     return made
 
 
 def _input_forms(channels: int, element: Element, blocks: tuple[str, ...], isa: Isa, last: bool) -> list[_TensorForm]:
-    """Possible layouts and types of an input: one of few channels, stored in NCHW, may be bfloat16 too."""
+    """Possible layouts and types of an input: one of few channels, stored in NCHW, may be narrow too."""
     made = _output_forms(channels, element, blocks, isa, last)
-    if element == F32 and BLOCKED_BF16 in blocks and len(made) == 1:
-        made.append(_TensorForm("NCHW", BF16))
+    narrow = narrow_element(blocks) if element == F32 and len(made) == 1 else None
+    if narrow:
+        made.append(_TensorForm("NCHW", narrow))
     return made
 
 
@@ -163,7 +170,8 @@ def _fastest(
     for groups in merged_group_counts(typed):
         option = _with_threads(replace(typed, groups=groups), target)
         is_optional = below < math.inf or types != ALL_F32
-        ranked = search(option, target.limits, below=below) if is_optional else cheapest(option, target.limits)
+        limits = limits_of(option, target)
+        ranked = search(option, limits, below=below) if is_optional else cheapest(option, limits)
         if ranked is not None:
             below = ranked.cost.estimate
             found = LayoutCandidate(option, target, below, problem.groups // groups)
@@ -183,7 +191,7 @@ def merged_group_counts(problem: ConvProblem) -> list[int]:
 def in_own_layouts(problem: ConvProblem, target: Target) -> LayoutCandidate:
     """The convolution of a problem in its own layouts."""
     problem = _with_threads(problem, target)
-    return LayoutCandidate(problem, target, cheapest(problem, target.limits).cost.estimate)
+    return LayoutCandidate(problem, target, cheapest(problem, limits_of(problem, target)).cost.estimate)
 
 
 def restored(

@@ -9,9 +9,9 @@ from typing import Any
 
 from cpuconv.conv.choice.layout_candidates import solvable
 from cpuconv.conv.choice.target import Target
-from cpuconv.elements import BF16, F32, Element
+from cpuconv.elements import F32, Element
 from cpuconv.kernels.binding.steps import Operand
-from cpuconv.kernels.binding.tensor_view import BLOCKED_BF16, TensorView
+from cpuconv.kernels.binding.tensor_view import TensorView, narrow_element
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32, Types
 from layouts import Strides
@@ -37,13 +37,15 @@ def rows_operand(place: TensorView) -> Operand:
     return Operand(place.ref, Strides(place.size, 1, place.strides[-1], 0, h, w))
 
 
-def of_rows(problem: ConvProblem, target: Target, results: Sequence[Element] = (F32, BF16)) -> list[ConvProblem]:
-    """The problem in float32, and with bfloat16 rows if the target allows that and kernels support it.
+def of_rows(problem: ConvProblem, target: Target, results: Sequence[Element] | None = None) -> list[ConvProblem]:
+    """The problem in float32, and with bfloat16 or float16 rows if the target allows that and kernels support it.
 
-    `results` are the types of its output with these. Sums with a residual stay float32: it is the sum of many layers,
-    whose roundings would add up.
+    `results` are the types of its output with these, by default float32 and that of the rows. Sums with a residual stay
+    float32: it is the sum of many layers, whose roundings would add up.
     """
-    if problem.types != ALL_F32 or problem.in_layout != "NHWC" or BLOCKED_BF16 not in target.blocks():
+    x = narrow_element(target.blocks())
+    if problem.types != ALL_F32 or problem.in_layout != "NHWC" or x is None:
         return [problem]
-    narrow = (replace(problem, types=Types(BF16, BF16, F32, y)) for y in results if y == F32 or not problem.residual)
+    outputs = (y for y in results or (F32, x) if y == F32 or not problem.residual)
+    narrow = (replace(problem, types=Types(x, x, F32, y)) for y in outputs)
     return [problem, *filter(solvable, narrow)]

@@ -25,12 +25,12 @@ from cpuconv.kernels.binding.tensor_view import (
     CHANNELS_LAST,
     DENSE,
     FLOAT32,
-    IN_BF16,
+    NARROW,
     STRIDED,
-    STRIDED_BF16,
     TensorView,
     blocked_shape,
     image_shape,
+    narrow_element,
 )
 from cpuconv.kernels.copies.moving import move_tensor
 from cpuconv.kernels.elementwise.driver import MOST_OPERANDS, crossed, elementwise_steps
@@ -181,7 +181,8 @@ def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
 def _plain_form(value: Value, shape: Sequence[int], plain: str, form: str) -> str:
     """Form in which a plain operand is read instead of `form`: of a full channels-last output, channels last."""
     if value.array is None and plain == CHANNELS_LAST and value.shape == tuple(shape):
-        return IN_BF16[plain] if form == STRIDED_BF16 else plain
+        narrow = narrow_element((form,))
+        return NARROW[narrow][plain] if narrow else plain
     return form
 
 

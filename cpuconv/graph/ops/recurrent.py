@@ -25,7 +25,7 @@ from cpuconv.graph.ops.elementwise_forms import FORMS
 from cpuconv.graph.ops.recurrent_states import StateProducts, States
 from cpuconv.graph.ops.solver_calls import steps
 from cpuconv.kernels.binding.steps import Operands, Ref, Step
-from cpuconv.kernels.binding.tensor_view import DENSE, DENSE_BF16, FLOAT32
+from cpuconv.kernels.binding.tensor_view import DENSE, FLOAT32, NARROW
 from cpuconv.kernels.elementwise.expression import Expression, apply
 from cpuconv.kernels.recurrent.cells import CELLS, Function
 from cpuconv.kernels.recurrent.recurrent import Rows, packed
@@ -231,7 +231,7 @@ def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     forms = ("", "", "", "" if whole else DENSE, *lie, "")[: len(inputs) - 1]
     made = []
     for products in (in_own_layouts(each, target) for each in of_rows(problem, target, (F32,))):
-        first = DENSE_BF16 if products.problem.types.x == BF16 else DENSE
+        first = NARROW.get(products.problem.types.x, {}).get(DENSE, DENSE)
         detail = StateProducts(**vars(products), state=product.name if product else "")
         made.append(Offer((first, *forms), (DENSE,) * (1 + cell.states), products.seconds + step * length, detail))
     return made

@@ -8,11 +8,11 @@ import numpy as np
 
 from cpuconv.conv.choice.layout_candidates import LayoutCandidate
 from cpuconv.conv.embedded import steps_of
-from cpuconv.elements import BF16, S8
+from cpuconv.elements import S8
 from cpuconv.graph.ir import Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.kernels.binding.steps import Operands, Step
-from cpuconv.kernels.binding.tensor_view import BLOCKED, DENSE, DENSE_BF16, IN_BF16, STRIDED, TensorView
+from cpuconv.kernels.binding.tensor_view import BLOCKED, DENSE, NARROW, STRIDED, TensorView
 from cpuconv.problem.quantization import Quantization
 
 
@@ -25,10 +25,10 @@ def offer(way: LayoutCandidate, inputs: Sequence[Value | None], last: str = DENS
     plain = {"NCHW": (STRIDED, DENSE), "NHWC": (last, last)}  # form to read and form to write
     first, _ = plain.get(problem.in_layout, (BLOCKED, BLOCKED))
     added, result = plain.get(problem.out_layout, (BLOCKED, BLOCKED))
-    if problem.types.x == BF16:
-        first = DENSE_BF16 if first == STRIDED else IN_BF16[first]
-    if problem.types.y == BF16:
-        added, result = IN_BF16[added], IN_BF16[result]
+    if (narrow := NARROW.get(problem.types.x)) is not None:
+        first = narrow[DENSE if first == STRIDED else first]
+    if (narrow := NARROW.get(problem.types.y)) is not None:
+        added, result = narrow[added], narrow[result]
     computed = inputs[1] is not None and inputs[1].array is None
     forms = (first, DENSE if computed else "", "", added if problem.residual else "")
     return Offer(forms[: len(inputs)], (result,), way.seconds, way)

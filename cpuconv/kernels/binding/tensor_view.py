@@ -1,11 +1,11 @@
 """Tensors of a network in memory: address, shape and strides, as kernels take them.
 
-A tensor has one of eight forms. `DENSE`: C-contiguous. `STRIDED`: a view of plain memory, any strides.
+A tensor has one of twelve forms. `DENSE`: C-contiguous. `STRIDED`: a view of plain memory, any strides.
 `CHANNELS_LAST`: a tensor (N, C, H, W) or (N, C, W) whose memory is contiguous in the order (N, H, W, C). `BLOCKED`: the
 instruction set's channel blocks, physical axes (n, channel block, h, w, lane), for tensors (N, C, H, W), and (N, C, W)
 with h = 1; lanes without a channel are zero. Images of a blocked tensor may be apart, as in a slice of the channels of
-a larger tensor; its other axes are contiguous. `IN_BF16` has the same forms with each float32 rounded to bfloat16; a
-block then has as many channels as fill a vector.
+a larger tensor; its other axes are contiguous. `NARROW` has the same forms with each float32 rounded to bfloat16 or to
+float16; a block then has as many channels as fill a vector.
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ import numpy as np
 
 from baselib.data_classes import dataclass
 from baselib.locks import lazy
-from cpuconv.elements import BF16, F32, OF_DTYPE, Element
+from cpuconv.elements import BF16, F16, F32, OF_DTYPE, Element
 from cpuconv.kernels.binding.steps import Operand, Ref
 from cpuconv.problem.integers import divide
 from layouts import Strides
 
 DENSE, STRIDED, BLOCKED = "dense", "strided", "blocked"
 CHANNELS_LAST = "channels last"
-IN_BF16 = {form: f"{form} bf16" for form in (DENSE, STRIDED, BLOCKED, CHANNELS_LAST)}
+NARROW = {each: {form: f"{form} {each}" for form in (DENSE, STRIDED, BLOCKED, CHANNELS_LAST)} for each in (BF16, F16)}
+IN_BF16 = NARROW[BF16]
 DENSE_BF16, STRIDED_BF16, BLOCKED_BF16, CHANNELS_LAST_BF16 = IN_BF16.values()
 """Forms of a tensor; for an operand of an offer, the forms that it accepts (`STRIDED` accepts all plain forms)."""
 
 FLOAT32, BFLOAT16 = F32.dtype, BF16.outside
+_OF_NARROW = {narrow: (form, each) for each, forms in NARROW.items() for form, narrow in forms.items()}
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,8 @@ class TensorView:
             or all(a == b for a, b, size in zip(self.strides, dense, self.shape, strict=True) if size > 1)
         ):
             form = DENSE
+        if self.dtype == F16.outside:  # tensors of float16 that are not rounded float32 are in no blocks
+            return NARROW[F16][form] if form == BLOCKED else form
         return IN_BF16[form] if self.dtype == BFLOAT16 else form
 
     @classmethod
@@ -104,8 +108,8 @@ class TensorView:
 
     @property
     def number(self) -> np.dtype:
-        """Type in which kernels compute with its elements: float32 for bfloat16, else its own."""
-        return FLOAT32 if self.dtype == BFLOAT16 else self.dtype
+        """Type in which kernels compute with its elements: float32 for bfloat16 and float16, else its own."""
+        return FLOAT32 if self.dtype in (BFLOAT16, F16.outside) else self.dtype
 
     @property
     def physical(self) -> tuple[int, ...]:
@@ -137,7 +141,17 @@ class TensorView:
 
 def stored_as(form: str, dtype: np.dtype) -> np.dtype:
     """Type of a tensor's elements in memory, in a form."""
-    return BFLOAT16 if form in IN_BF16.values() else dtype
+    return _OF_NARROW[form][1].outside if form in _OF_NARROW else dtype
+
+
+def unrounded(form: str) -> str:
+    """The form of float32 that a form in bfloat16 or float16 is of; others are their own."""
+    return _OF_NARROW[form][0] if form in _OF_NARROW else form
+
+
+def narrow_element(forms: Sequence[str]) -> Element | None:
+    """The type to which float32 is rounded in some of the forms; None: in none."""
+    return next((_OF_NARROW[form][1] for form in forms if form in _OF_NARROW), None)
 
 
 def in_words(place: TensorView) -> TensorView:

@@ -114,6 +114,18 @@ def _element(element: Element) -> Any:
     return ir.FloatType() if element == F32 else ir.IntType(8 * element.bytes)
 
 
+def half_vector(vec: Vector) -> Any:
+    """LLVM's type of a vector of float16."""
+    return ir.VectorType(ir.HalfType(), 2 * vec.lanes)
+
+
+def halves(vec: Vector, part: Any, weight: Any, total: Any) -> Any:
+    """total + part·weight per float16 lane, rounded once; `part` can be an element of a vector."""
+    kind = half_vector(vec)
+    operands = [vec.builder.bitcast(value, kind) for value in (part, weight)]
+    return call(vec.builder, f"llvm.fma.v{kind.count}f16", kind, [*operands, total])
+
+
 def by_lane(vec: Vector, part: Any, weight: Any, total: Any) -> Any:
     """fmlal: lower half of a weight vector times the first element of a group; fmlal2: upper half times the second."""
     found = dot_of("fmlal", 8 * vec.size)

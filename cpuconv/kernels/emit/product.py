@@ -26,6 +26,7 @@ from typing import Any
 
 from baselib.data_classes import dataclass
 from cpuconv.elements import BF16, F16, F32, S8, S16, S32, U8, Element
+from cpuconv.isa.dots import Dot
 from cpuconv.isa.features import amx_permitted, has_feature
 from cpuconv.isa.table import Isa
 from cpuconv.isa.typed import as_float, load_as_float
@@ -42,6 +43,8 @@ _FEW_REGISTERS = 16
 _FEW_REACH = (0.93, 1.0, 0.9, 0.9)  # reached share of the flipped rate, by weight vectors of a tile, on a Zen 4
 _COMPACT_REACH = (0.69, 0.87, 0.94, 1.0)  # the same for compact kinds: weight vectors share a pixel's preparation
 _FEW_UNEVEN = 0.045  # `Isa.uneven` on a Zen 4: more sums reload weights for each pixel, fewer sums need more loads
+_HALF_PIXELS = (0, 10, 0, 10, 0, 7)  # maximum pixels of a tile with float16 sums: elements of pixels are in v0 to v15
+_HALF_REACH = (0.93,)  # share of the rate that is left with the additions to float32 sums, by llvm-mca
 _FLIP = -0x7F7F7F80  # 0x80 in each byte: converts int8 to uint8 values that are larger by 128
 
 
@@ -70,6 +73,8 @@ class Product:
         Most parts of groups broadcast per cycle.
     flipped, compact : bool
         Weights are packed as magnitudes and flip masks for pixels; or as int8, flipped by the signs of pixels.
+    half_sums : bool
+        Sums are float16 within short blocks of the reduction (`products/gemm_halves.py`), for types with such sums.
     feature : str
         AMX only: LLVM's name of the required CPU feature.
     """
@@ -85,6 +90,7 @@ class Product:
     broadcasts: float = math.inf
     flipped: bool = False
     compact: bool = False
+    half_sums: bool = False
     feature: str = ""
 
     @property
@@ -115,7 +121,7 @@ class Product:
     @property
     def by_element(self) -> bool:
         """Whether a group of a pixel can be one element of a vector in a register (on NEON)."""
-        return self.instruction in ("vfmadd", "sdot", "usdot", "bfdot")
+        return self.half_sums or self.instruction in ("vfmadd", "sdot", "usdot", "bfdot")
 
     def words_at_once(self, lanes: int) -> int:
         """Groups of a pixel per multiplication; AMX: those of a channel block."""
@@ -123,7 +129,7 @@ class Product:
 
     @property
     def sum(self) -> Element:
-        """The type of sums."""
+        """The type of a tile's sums."""
         return S32 if self.x.integer else F32
 
     def flips(self, x: Element) -> bool:
@@ -142,10 +148,16 @@ class Product:
         """Whether it computes problems of these types."""
         signs = {U8, S8}
         same = types.x == self.x or {types.x, self.x} == signs and not self.flipped
-        return same and (types.w == self.w or (types.w, self.w) == (S8, S16)) and types.sum == self.sum
+        return (
+            same
+            and (types.w == self.w or (types.w, self.w) == (S8, S16))
+            and types.sum == (F16 if self.half_sums else self.sum)
+        )
 
     def sums_type(self, vec: Vector) -> Any:
         """LLVM's type of a vector of sums."""
+        if self.half_sums:
+            return multiplying.half_vector(vec)
         return vec.int_type if self.sum.integer else vec.type
 
     def word(self, vec: Vector, address: Any, flipped: bool) -> Any:
@@ -225,6 +237,8 @@ class Product:
         if self.compact:
             magnitudes, signs = part
             return multiplying.flipped(vec, weight, magnitudes, signs, total)
+        if self.half_sums:
+            return multiplying.halves(vec, part, weight, total)
         if self.multiplied_and_added:
             return multiplying.paired(vec, part, weight, total)
         if self.by_lane:
@@ -247,6 +261,7 @@ TABLE: tuple[Product, ...] = (
     Product("vpmaddubsw", U8, S8, S8, parts=2, instruction="vpmaddubsw", rate=1.8, latency=1.0, flipped=True),
     Product("vpmaddubsw_s8", S8, S8, S8, parts=2, instruction="vpmaddubsw", rate=1.8, latency=1.0, flipped=True),
     Product("fmlal", F16, F16, F16, instruction="fmlal", rate=1.0),
+    Product("fmla_f16", F16, F16, F16, instruction="fmla", latency=8.0, half_sums=True),
     Product("converted", F16, F16, F32, parts=2, rate=2.0, broadcasts=0.75),
     Product("pairs", U8, S16, S16, parts=2, latency=1.0),
 )
@@ -267,7 +282,12 @@ def usable(isa: Isa, product: Product) -> bool:
     """Whether the target CPU has its instruction."""
     if not product.instruction or product.name == "fma":
         return True
-    return any(dot.name == product.instruction and has_feature(dot.feature) for dot in isa.dots)
+    return any(_performs(dot, product) and has_feature(dot.feature) for dot in isa.dots)
+
+
+def _performs(dot: Dot, product: Product) -> bool:
+    """Whether an instruction is that of a kind; those of several types may have one name."""
+    return (dot.name, dot.w) == (product.instruction, product.packed)
 
 
 def rate(isa: Isa, product: Product) -> float:
@@ -276,7 +296,7 @@ def rate(isa: Isa, product: Product) -> float:
         return isa.fma_rate
     if product.multiplied_and_added:  # both instructions share ports
         return 1 / (1 / isa.fma_rate + 1 / isa.additions)
-    found = next((dot.rate for dot in isa.dots if dot.name == product.instruction), 0.0)
+    found = next((dot.rate for dot in isa.dots if _performs(dot, product)), 0.0)
     if product.rate:
         return product.rate * (found or isa.fma_rate) / 2
     return (2 if product.paired else 1) * found
@@ -331,6 +351,8 @@ def as_seen(isa: Isa, product: Product) -> Isa:
     if product.paired:  # both groups of a pixel, and of a weight vector, are in registers
         most_pairs = [(isa.registers - 2 * v) // (v + 1) // 2 for v in range(1, len(pixels) + 1)]
         pixels = tuple(min(most, max(1, 2 * pairs)) for most, pairs in zip(pixels, most_pairs, strict=True))
+    if product.half_sums:
+        isa, pixels = replace(isa, efficiency=_HALF_REACH), _HALF_PIXELS
     if product.compact:
         isa = replace(isa, efficiency=_COMPACT_REACH)
     if product.flipped and isa.registers <= _FEW_REGISTERS:  # flip masks are read from memory each time

@@ -26,7 +26,7 @@ class WordPanels(Packing):
     A 32-bit group (word) has `group` input channels; missing input and output channels are zero. The last block has the
     remaining groups, rounded up to those that one instruction multiplies. 2 x 2 matrix kinds (`paired`) have [two
     groups][v][half of the lanes of K][channel][group][elements] within a tap. Kinds by single elements (`by_lane`) have
-    [v][elements][lanes of K] within a group.
+    [v][elements][lanes of K] within a group, those with float16 sums (`half_sums`) [elements][v][lanes of K].
 
     Attributes
     ----------
@@ -224,6 +224,8 @@ class PatchPanels(Packing):
 
 def _in_order(block: np.ndarray, product: Product) -> np.ndarray:
     """Transpose (panel, v, lane, group, R, S, element, part) to the order in which the dot-product kind reads it."""
+    if product.half_sums:
+        return block.transpose(0, 4, 5, 3, 7, 6, 1, 2)
     if product.by_lane:
         return block.transpose(0, 4, 5, 3, 7, 1, 6, 2)
     if not product.paired:

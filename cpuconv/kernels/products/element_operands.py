@@ -44,7 +44,8 @@ class ElementOperands:
         No vector reaches past the segment's last scalar, so that nothing outside of the operand is read.
         """
         product = BY_NAME[tile.product]
-        if isa.scalars_per_load == 1 or not product.by_element or tile.complex or not tile.xs or not tile.ks:
+        single = isa.scalars_per_load == 1 and not product.half_sums  # eight halves are one load everywhere
+        if single or not product.by_element or tile.complex or not tile.xs or not tile.ks:
             return None
         offsets = {
             (col, k): col * tile.xs + k * tile.ks for col, k in itertools.product(range(tile.cols), range(unroll))
@@ -57,17 +58,21 @@ class ElementOperands:
         for (_, k), first in firsts.items():
             uses[first].add(k)
         live = max(sum(min(ks) <= k <= max(ks) for ks in uses.values()) for k in range(unroll))
-        if len(uses) == len(offsets) or tile.rows * live + tile.sums + 1 > isa.registers:
+        if len(uses) == len(offsets) or tile.rows * live + tile.accumulators + 1 > isa.registers:
             return None
         places = {place: (first, offsets[place] - first) for place, first in firsts.items()}
         return cls(vec, product, tile.x, starts, places, {})
 
-    def scalar(self, row: int, col: int, k: int) -> Any:
-        """Scalar k of a pixel in all lanes."""
+    def vector(self, row: int, col: int, k: int) -> tuple[Any, int]:
+        """The vector that has scalar k of a pixel, and its element."""
         first, element = self.places[col, k]
         if (row, first) not in self.loaded:
             load = self.vec.load if self.product.packed == F32 else self.vec.load_int
             value = load(self.vec.offset(self.starts[row], 4 * first), align=1)
             self.loaded[row, first] = self.product.with_sign(self.vec, value, self.x)
-        vector = self.loaded[row, first]
+        return self.loaded[row, first], element
+
+    def scalar(self, row: int, col: int, k: int) -> Any:
+        """Scalar k of a pixel in all lanes."""
+        vector, element = self.vector(row, col, k)
         return self.vec.shuffle(vector, vector, [element] * self.vec.lanes)

@@ -30,13 +30,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from cpuconv.isa.table import current
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.emit.product import BY_NAME, JOINED_WORDS, Product
 from cpuconv.kernels.emit.transpose import first_lanes
-from cpuconv.kernels.products import gemm_maddubs
+from cpuconv.kernels.products import gemm_halves, gemm_maddubs
 from cpuconv.kernels.products.element_operands import ElementOperands
 from cpuconv.kernels.products.gemm_matrix_2x2 import add_pairs, from_pairs, to_pairs
 from cpuconv.kernels.products.gemm_store import store_planes, store_tile
@@ -61,7 +62,7 @@ def emit_tile(tile: GemmTile, vec: Vector, memory: Memory) -> None:
     x, w, y, suspended_sums, prefetch_address = (vec.pointer(address) for address in addresses)
     places = [vec.offset(suspended_sums, size * (i + i // tile.used * tile.unused_vectors)) for i in range(tile.sums)]
     product = BY_NAME[tile.product]
-    kind = product.sums_type(vec)
+    kind = vec.type if product.half_sums else product.sums_type(vec)
     initial = [_resumed(vec, place, kind) for place in places] if tile.resume else _initial(tile, vec, memory, kind)
     if product.paired:
         initial = to_pairs(tile, vec, initial)
@@ -75,14 +76,18 @@ def emit_tile(tile: GemmTile, vec: Vector, memory: Memory) -> None:
     operands = TileOperands(x, row_offsets, columns, tile_step, fetch_step, table, segments, memory.kstep, memory.valid)
     if product.compact:
         initial += [vec.int_constant(0)] * len(tile.pixels)  # corrections of the sums of each pixel
+    if product.half_sums:
+        operands, initial = replace(operands, sums=gemm_halves.reserve(tile, vec, initial)), []
     state = State(w, prefetch_address, initial)
     if tile.tail:
         whole = builder.sub(segments, memory.tails)
         state = _unless_none(tile, vec, operands, tile.unroll, I64(0), whole, state)
         state = _unless_none(tile, vec, operands, tile.tail, whole, segments, state)
     else:
-        state = _sum_segments(tile, vec, operands, tile.unroll, I64(0), segments, state)
+        state = _sum_range(tile, vec, operands, tile.unroll, I64(0), segments, state)
     sums = from_pairs(tile, vec, state.sums) if product.paired else state.sums
+    if product.half_sums:
+        sums = gemm_halves.load(tile, vec, operands.sums)
     if product.compact:
         sums = gemm_maddubs.completed(tile, vec, sums)
     if tile.suspend:
@@ -109,11 +114,11 @@ def _initial(tile: GemmTile, vec: Vector, memory: Memory, kind: Any) -> list[Any
 def _unless_none(
     tile: GemmTile, vec: Vector, operands: TileOperands, unroll: int, first: Any, last: Any, start: State
 ) -> State:
-    """Run `_sum_segments` if there are any segments."""
+    """Run `_sum_range` if there are any segments."""
     builder = vec.builder
     before = builder.block
     with builder.if_then(builder.icmp_signed("<", first, last)):
-        end = _sum_segments(tile, vec, operands, unroll, first, last, start)
+        end = _sum_range(tile, vec, operands, unroll, first, last, start)
         after = builder.block
 
     def merged(none: Any, some: Any) -> Any:
@@ -124,6 +129,19 @@ def _unless_none(
 
     sums = [merged(none, some) for none, some in zip(start.sums, end.sums, strict=True)]
     return State(merged(start.w, end.w), merged(start.fetch, end.fetch), sums)
+
+
+def _sum_range(
+    tile: GemmTile, vec: Vector, operands: TileOperands, unroll: int, first: Any, last: Any, start: State
+) -> State:
+    """Emit `_sum_segments`, for float16 sums in blocks."""
+
+    def block(begin: Any, end: Any, state: State) -> State:
+        return _sum_segments(tile, vec, operands, unroll, begin, end, state)
+
+    if BY_NAME[tile.product].half_sums:
+        return gemm_halves.sum_blocks(tile, vec, operands.sums, unroll, first, last, start, block)
+    return block(first, last, start)
 
 
 def _sum_segments(
@@ -206,6 +224,13 @@ def _sum_segment(
         if product.paired:
             if k % 2 == 0:
                 add_pairs(tile, vec, starts, now.w, k, unroll, sums, pairs_ahead)
+            continue
+        if product.half_sums:
+            groups = [
+                vec.offset(vec.offset(starts[row], operands.columns[col]), 4 * k * tile.ks) for row, col in tile.pixels
+            ]
+            gemm_halves.add_group(tile, vec, elements, groups, now.w, k, sums)
+            starts = [vec.opaque(start) for start in starts]
             continue
         if in_rows:
             line = w_now if tile.xs else vec.opaque(w_now)

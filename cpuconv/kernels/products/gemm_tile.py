@@ -78,6 +78,11 @@ class GemmTile:
         return self.used * len(self.pixels) + self.loose
 
     @property
+    def accumulators(self) -> int:
+        """Vector registers of sums; two vectors of float16 sums are one."""
+        return len(self.pixels) * -(-self.used // 2) if BY_NAME[self.product].half_sums else self.sums
+
+    @property
     def suspended_vectors(self) -> int:
         """Vectors of a tile's sums between parts: the same for all tiles of a panel, whichever they multiply."""
         return self.v * len(self.pixels) + self.loose

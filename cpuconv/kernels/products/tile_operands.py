@@ -26,6 +26,7 @@ class TileOperands:
     segments: Any
     kstep: Any
     valid: Any
+    sums: Any = None  # memory of float32 sums, where those in registers are float16
 
 
 @dataclass(frozen=True)

@@ -282,7 +282,7 @@ def _best(
 def _of_plane(
     isa: Isa, vectors: int, height: int, width: int, reduction: int, counts: tuple[int, ...] | None
 ) -> _Timed:
-    widest = isa.pixels[0] + 1
+    widest = max(isa.pixels) + 1
     return _real(isa, vectors, min(height, MOST_ROWS), min(width, widest), reduction, counts)
 
 

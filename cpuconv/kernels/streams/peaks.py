@@ -77,7 +77,7 @@ def product_chains(tile: Any, vec: Vector, turns: Any, seeds: Any, target: Any) 
     *values, _ = loop(vec, turns, I64(0), 0, [*starts, weight], body)
     total = values[0]
     for value in values[1:]:
-        total = builder.fadd(total, value) if kind == vec.type else builder.add(total, value)
+        total = builder.add(total, value) if kind == vec.int_type else builder.fadd(total, value)
     vec.store(builder.bitcast(total, vec.type), vec.pointer(target))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from baselib.data_classes import dataclass
-from cpuconv.conv.choice.target import PRECISION_BF16, PRECISION_F32, Target
+from cpuconv.conv.choice.target import PRECISION_F32, Target, narrow_precision
 from cpuconv.network.precision.choosing import CLEARLY, Finalist, Finalists, finalists
 from cpuconv.network.precision.prediction_bound import doubt
 from cpuconv.network.precision.sample_groups import race
@@ -19,7 +19,7 @@ MIXED = "mixed"
 
 
 class Kinds(NamedTuple):
-    """Labels of a form's plans by how many of its operators may round to bfloat16: none, all or some."""
+    """Labels of a form's plans by how many of its operators may round: none, all or some."""
 
     none: str
     every: str
@@ -40,8 +40,14 @@ class Form(NamedTuple):
     least: float = 1.0
 
 
-FLOAT_NETWORK = Form(Kinds(PRECISION_F32, PRECISION_BF16, MIXED))
-INT8_NETWORK = Form(Kinds(INT8, f"{INT8}, {PRECISION_BF16}", f"{INT8}, {MIXED}"), CLEARLY)
+def float_network() -> Form:
+    """The network in floating point; rounding is to the type that this CPU multiplies."""
+    return Form(Kinds(PRECISION_F32, narrow_precision(), MIXED))
+
+
+def int8_network() -> Form:
+    """The network in int8, other operators in floating point."""
+    return Form(Kinds(INT8, f"{INT8}, {narrow_precision()}", f"{INT8}, {MIXED}"), CLEARLY)
 
 
 @dataclass(frozen=True)

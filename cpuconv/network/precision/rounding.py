@@ -1,11 +1,11 @@
-"""The operators of a graph that may round to bfloat16, and plans in which some of them do."""
+"""The operators of a graph that may round to bfloat16 or float16, and plans in which some of them do."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from cpuconv.conv.choice.target import PRECISION_BF16, PRECISION_F32, Target
+from cpuconv.conv.choice.target import PRECISION_F32, Target
 from cpuconv.graph.ir import Graph, merged_parts
 from cpuconv.graph.lowering import Offer
 from cpuconv.network.precision.search import Rounding
@@ -64,6 +64,11 @@ class Operators:
             groups.append((parts, nodes))
         return sorted(sorted(nodes) for _, nodes in groups)
 
+    @property
+    def precision(self) -> str:
+        """The precision of operators that round."""
+        return self._half.precision
+
     def parts(self, rounding: Rounding) -> tuple[str, ...]:
         """Names in the model of the nodes of some operators."""
         return merged_parts(self.graph.nodes[at] for number in rounding for at in self.nodes[number])
@@ -72,7 +77,7 @@ class Operators:
         """The target in which only these operators may round; with one default precision if these are all or none."""
         if len(rounding) == len(self.nodes) and rounding:
             return self._half
-        return replace(self._full, node_precisions=dict.fromkeys(self.parts(rounding), PRECISION_BF16))
+        return replace(self._full, node_precisions=dict.fromkeys(self.parts(rounding), self.precision))
 
     def named(self, number: int) -> Operator:
         """The identity of an operator, which is equal in other forms of the network."""
@@ -126,7 +131,7 @@ class Operators:
         names = {name_of(self.graph.nodes[at]) for number in rounding for at in self.nodes[number]}
         full, half = self._plans
         nodes = {name: (half if name in names else full).nodes[name] for name in full.nodes if name in half.nodes}
-        target = replace(self._full, node_precisions=dict.fromkeys(self.parts(rounding), PRECISION_BF16))
+        target = replace(self._full, node_precisions=dict.fromkeys(self.parts(rounding), self.precision))
         return lay_out(self.graph, target, Decisions(full.isa, full.lanes, full.limits, nodes)), target
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from cpuconv.conv.choice.target import PRECISION_BF16, PRECISION_F32
+from cpuconv.conv.choice.target import PRECISION_F32
 from cpuconv.elements import S8, U8
 from cpuconv.network.precision.choosing import Finalist
 from cpuconv.network.precision.trials import Measured
@@ -60,7 +60,7 @@ def rows_of(
         number = numbers.get(places.get(name_of(each.node), -1), -1)
         name = each.node.origin or next(filter(None, each.node.outputs))
         types = types_of(each, plan.graph.value)
-        floating = PRECISION_BF16 if number in rounding else PRECISION_F32
+        floating = operators.precision if number in rounding else PRECISION_F32
         precision = INT8 if _NAMES.intersection(re.findall(r"\w+", types)) else floating
         error: float | None = None
         step: tuple[float | None, float | None] = None, None

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cpuconv.conv.choice.target import PRECISION_BF16, PRECISION_F32, Target
+from cpuconv.conv.choice.target import PRECISION_F32, Target, narrow_precision
 from cpuconv.errors import ArgumentError, ArgumentTypeError
 from cpuconv.network.definition import Definition
 from cpuconv.network.ports import Port, fed
@@ -47,7 +47,7 @@ class Measured:
         other: Measured | None = None,
         least: float = 0.0,
     ) -> None:
-        """Run the network on all samples, without rounding to bfloat16.
+        """Run the network on all samples, without rounding.
 
         Parameters
         ----------
@@ -80,7 +80,7 @@ class Measured:
                 self.feeds[number] = dict(zip(definition.inputs, arrays, strict=True))
         self.right: Sequence[Results] = self._own if other is None else other.right
         self._least = least
-        self.operators = Operators(self._sizes[0].graph, target.at(PRECISION_BF16))
+        self.operators = Operators(self._sizes[0].graph, target.at(narrow_precision()))
         self._known: dict[Operator, float] = {} if other is None else other._known  # errors of operators
         self._other = other
 

@@ -23,14 +23,12 @@ from cpuconv.graph.ops.base import Op
 from cpuconv.kernels.binding.steps import Ref
 from cpuconv.kernels.binding.tensor_view import (
     BLOCKED,
-    BLOCKED_BF16,
     CHANNELS_LAST,
-    CHANNELS_LAST_BF16,
     FLOAT32,
     STRIDED,
-    STRIDED_BF16,
     TensorView,
     stored_as,
+    unrounded,
 )
 from cpuconv.memory.aligned import ALIGNMENT
 from cpuconv.network.selection.layout import NetworkPlan, NodePlan
@@ -124,7 +122,7 @@ class _Planner:
         whole = self._place(output, "whole", node_plan.offer.outputs[0])
         parts = op.parts(node, values, whole)
         for at, (name, part) in enumerate(zip(node.inputs, parts, strict=False)):
-            strided = part is not None and part.format in (STRIDED, STRIDED_BF16)
+            strided = part is not None and unrounded(part.format) == STRIDED
             viewed = strided and name in self._viewed  # views may need dense memory
             if self._may_be_part(name, node_plan) and part is not None and not viewed:
                 self.parts[name] = (output, at)
@@ -203,7 +201,8 @@ class _Planner:
                 continue
             owner = self.places.get(place.ref.name.removeprefix("buffer "))
             alike = place.format == node_plan.writes(0) == node_plan.reads(position)
-            last = node_plan.writes(0) == node_plan.reads(position) in (CHANNELS_LAST, CHANNELS_LAST_BF16)
+            form = node_plan.writes(0)
+            last = form == node_plan.reads(position) and unrounded(form) == CHANNELS_LAST
             alike |= last and place.strides == self._place(name, "", node_plan.writes(0)).strides
             if alike and owner is not None and owner.size == place.size and self._is_free(at, node_plan, place):
                 return place
@@ -330,8 +329,8 @@ def _in_form(
 ) -> TensorView:
     """The place of a whole tensor with a form at `ref`."""
     dtype = stored_as(form, dtype)
-    if form in (BLOCKED, BLOCKED_BF16):
+    if unrounded(form) == BLOCKED:
         return TensorView.blocked(ref, shape, target.block(dtype), array, dtype)
-    if form in (CHANNELS_LAST, CHANNELS_LAST_BF16):
+    if unrounded(form) == CHANNELS_LAST:
         return TensorView.channels_last(ref, shape, dtype, array)
     return TensorView.plain(ref, shape, dtype, array)

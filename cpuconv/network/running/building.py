@@ -9,7 +9,7 @@ import numpy as np
 
 import layouts
 from cpuconv.conv.choice.target import Target
-from cpuconv.elements import to_bfloat16
+from cpuconv.elements import OF_DTYPE, round_to
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Lower, Offer
@@ -17,15 +17,12 @@ from cpuconv.graph.ops.base import OPERAND_ERRORS, operand_error
 from cpuconv.kernels.binding.failure import FAILURE
 from cpuconv.kernels.binding.steps import Ref, Space, Step
 from cpuconv.kernels.binding.tensor_view import (
-    BFLOAT16,
     BLOCKED,
-    BLOCKED_BF16,
     CHANNELS_LAST,
-    CHANNELS_LAST_BF16,
-    IN_BF16,
     TensorView,
     image_shape,
     stored_as,
+    unrounded,
 )
 from cpuconv.memory.arenas import Arenas
 from cpuconv.memory.free_memory import check_bytes
@@ -268,9 +265,9 @@ class Builder:
 
 
 def _values(places: Sequence[TensorView | None], forms: Sequence[str]) -> list[Value | None]:
-    """The types that kernels read or write at these places; tensors stored as bfloat16 count as float32."""
+    """The types that kernels read or write at these places; tensors stored as bfloat16 or float16 count as float32."""
     return [
-        None if at is None else Value(at.shape, at.number if form in IN_BF16.values() else at.dtype, at.array)
+        None if at is None else Value(at.shape, at.number if unrounded(form) != form else at.dtype, at.array)
         for at, form in zip(places, forms, strict=False)
     ]
 
@@ -278,9 +275,7 @@ def _values(places: Sequence[TensorView | None], forms: Sequence[str]) -> list[V
 def _in_form(array: np.ndarray, form: str, target: Target) -> np.ndarray:
     """Convert a constant to the form that a node reads."""
     dtype = stored_as(form, array.dtype)
-    elements = to_bfloat16(array) if dtype == BFLOAT16 != array.dtype else array
-    if form in (BLOCKED, BLOCKED_BF16):
+    elements = array if dtype == array.dtype else round_to(array, OF_DTYPE[dtype])
+    if unrounded(form) == BLOCKED:
         return layouts.from_nchw(elements.reshape(image_shape(array.shape)), layouts.blocked(target.block(dtype)))
-    return np.ascontiguousarray(
-        np.moveaxis(elements, 1, -1) if form in (CHANNELS_LAST, CHANNELS_LAST_BF16) else elements
-    )
+    return np.ascontiguousarray(np.moveaxis(elements, 1, -1) if unrounded(form) == CHANNELS_LAST else elements)

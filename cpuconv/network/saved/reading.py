@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cpuconv.conv.choice.model import Limits, check_options
-from cpuconv.conv.choice.target import PRECISION_F32, check_precision
+from cpuconv.conv.choice.target import PRECISION_F32, PRECISIONS, check_precision
 from cpuconv.errors import CpuconvError, SourceError
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.kernels.binding.tensor_view import FLOAT32
@@ -314,7 +314,8 @@ def _settings(data: Mapping[str, Any]) -> Settings:
     each = {name: must_be(str, stated) for name, stated in must_be(dict, data.get("node_precisions", {})).items()}
     check_options(strategy, kept.accuracy, kept.workspace, kept.reproducible)
     for stated in (precision, *each.values()):
-        check_precision(stated)
+        if stated not in PRECISIONS:
+            check_precision(stated)
     if must_be(int, threads) < 1 or not _are_rewrites(list_of(str, skipped)):
         raise SourceError("its compile options are invalid")
     return Settings(threads, strategy, kept, Rewriting(must_be(bool, strict), tuple(skipped)), precision, each)

@@ -9,7 +9,7 @@ from cpuconv.conv.choice.target import Target
 from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.lowering import Offer
 from cpuconv.graph.ops import traits_of
-from cpuconv.kernels.binding.tensor_view import BFLOAT16, FLOAT32, stored_as
+from cpuconv.kernels.binding.tensor_view import FLOAT32, stored_as
 
 
 def float32_values(graph: Graph, target: Target) -> frozenset[str]:
@@ -28,4 +28,4 @@ def keeps_float32(offer: Offer | None, node: Node, late: frozenset[str]) -> bool
     if offer is None or not late:
         return True
     forms = zip((*node.inputs, *node.outputs), (*offer.inputs, *offer.outputs), strict=False)
-    return not any(name in late and stored_as(form, FLOAT32) == BFLOAT16 for name, form in forms)
+    return not any(name in late and stored_as(form, FLOAT32) != FLOAT32 for name, form in forms)

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from baselib.data_classes import dataclass
 from baselib.locks import lazy
-from cpuconv.conv.choice.target import PRECISION_BF16, PRECISION_F32, Target
+from cpuconv.conv.choice.target import Target
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.lowering import Offer
@@ -258,7 +258,7 @@ class _Copies:
     """The nodes in order, with copies inserted; a copy serves all readers that need its form."""
 
     def __init__(self, graph: Graph, target: Target) -> None:
-        self.graph, self.target = graph, target.at(PRECISION_BF16 if target.rounds else PRECISION_F32)
+        self.graph, self.target = graph, target.rounded()
         self.nodes: list[NodePlan] = []
         self.values: dict[str, Value] = {}
         self.format = dict.fromkeys(graph.inputs, DENSE)

@@ -21,34 +21,32 @@ from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.lowering import Offer
 from cpuconv.kernels.binding.tensor_view import (
     BLOCKED,
-    BLOCKED_BF16,
     CHANNELS_LAST,
-    CHANNELS_LAST_BF16,
     DENSE,
-    DENSE_BF16,
-    IN_BF16,
+    NARROW,
     STRIDED,
-    STRIDED_BF16,
     blocked_shape,
     stored_as,
+    unrounded,
 )
 
 _HOST_SECONDS = 1e-4  # seconds assumed for a node that the reference computes, so that any kernel is preferred
 _COPY_SECONDS = 1e-6  # overhead of a copy in seconds, in addition to moving the bytes
 _TURNING = {DENSE: 2.0, BLOCKED: 1.25, CHANNELS_LAST: 2.0} | {
-    DENSE_BF16: 2.5,
-    BLOCKED_BF16: 1.25,
-    CHANNELS_LAST_BF16: 2.5,
+    narrow[form]: ratio
+    for narrow in NARROW.values()
+    for form, ratio in ((DENSE, 2.5), (BLOCKED, 1.25), (CHANNELS_LAST, 2.5))
 }
 """Ratio of the time of a copy into a form to that of a plain move, measured in networks."""
 _ROUNDING = 1.0  # the same of a copy that only changes the type
 _FEWER, _MORE = 4.0, 0.25  # factors on the cost of copies
 _MOST_COPIES = 2  # of one value
-_PLAIN = {STRIDED: DENSE, STRIDED_BF16: DENSE_BF16}  # forms that accept any plain memory, and what is copied for them
+_PLAIN = {STRIDED: DENSE} | {narrow[STRIDED]: narrow[DENSE] for narrow in NARROW.values()}
+"""Forms that accept any plain memory, and what is copied for them."""
 _ACCEPTED = {
     (written, strided)
     for plain in (DENSE, CHANNELS_LAST)
-    for written, strided in ((plain, STRIDED), (IN_BF16[plain], STRIDED_BF16))
+    for written, strided in ((plain, STRIDED), *((narrow[plain], narrow[STRIDED]) for narrow in NARROW.values()))
 }
 
 Options = list[Offer | None]  # offers of a node; None: the reference computes it
@@ -89,7 +87,7 @@ def conversion(value: Value, written: str, read: str, target: Target) -> float:
     if value.dtype.itemsize == 1 and BLOCKED in (written, read):  # few channels leave much of an int8 block unused
         size += math.prod(blocked_shape(shape, target.block(value.dtype))) - math.prod(shape)
     goal = copied_form(read)
-    factor = _ROUNDING if IN_BF16.get(written) == goal else _TURNING[goal]
+    factor = _ROUNDING if written != goal and unrounded(goal) == written else _TURNING[goal]
     return _COPY_SECONDS + factor * target.moving(float(size))
 
 

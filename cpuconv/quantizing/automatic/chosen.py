@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from cpuconv.conv.choice.target import PRECISION_BF16, PRECISION_F32, Target
+from cpuconv.conv.choice.target import PRECISION_F32, Target, narrow_precision
 from cpuconv.errors import SourceError
 from cpuconv.graph.ir import Graph
 from cpuconv.network.definition import Definition
-from cpuconv.network.precision.automatic import FLOAT_NETWORK, INT8_NETWORK, Entrant, fastest
+from cpuconv.network.precision.automatic import Entrant, fastest, float_network, int8_network
 from cpuconv.network.precision.errors import Metric, relative_rms
 from cpuconv.network.precision.table import INT8, Layer
 from cpuconv.network.precision.trials import Listener, Measured
@@ -72,15 +72,15 @@ def chosen_for(
         return Definition(of, shapes, Settings.of(target, options), None, None)
 
     floats = Measured(definition(graph), target, samples, metric, tell)
-    entrants = [Entrant.of(FLOAT_NETWORK, floats, tolerance)]
+    entrants = [Entrant.of(float_network(), floats, tolerance)]
     rounds = any(len(each.rounding) == floats.count > 0 for each in entrants[0].finalists.found)
     left_out: dict[str, str] = {}
     made = None
-    precision = PRECISION_BF16 if rounds else PRECISION_F32
+    precision = narrow_precision() if rounds else PRECISION_F32
     try:
         made = int8_candidate(graph, floats.feeds, floats.right, target.threads, tolerance, metric, tell, precision)
         of_bytes = Measured(definition(made.graph), target, floats.feeds, metric, tell, floats, made.error)
-        entrants.append(Entrant.of(INT8_NETWORK, of_bytes, tolerance))
+        entrants.append(Entrant.of(int8_network(), of_bytes, tolerance))
         if not entrants[-1].finalists.found:
             left_out[INT8] = f"its error is {of_bytes.error(frozenset()):.2g}"
     except SourceError as error:

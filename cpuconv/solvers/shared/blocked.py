@@ -149,7 +149,9 @@ def convolve_step(
     unroll, tail = (problem.s, 0) if planar else segments.segment(problem, isa, parts_of_words)
     tails = problem.r * problem.s if tail else 0
     whole = (count - 1) // tails if tails else count  # parts of which the last has a segment before the tails
-    parts = panel_parts(sizes.reduction * vectors_bytes, whole, tile_rows * tile_columns)
+    parts = 1  # blocks of float16 sums are the same whatever the number of tiles
+    if not product.half_sums:
+        parts = panel_parts(sizes.reduction * vectors_bytes, whole, tile_rows * tile_columns)
     suspended_tile = params.rows * params.cols * vectors_bytes
     suspended_step = tile_rows * column_tiles * suspended_tile if parts > 1 else 0
     fetching = _fetching(product.parts * vectors_bytes, params.v, unroll, tile_rows * tile_columns)

@@ -83,7 +83,7 @@ def _offsets(words: np.ndarray, isa: Isa, plane: int, taps: np.ndarray) -> np.nd
 
 def rows_first(problem: ConvProblem, isa: Isa, product: Product) -> bool:
     """Whether kernel rows are outermost in the sums of a problem."""
-    plain = problem.types.x.half and not product.matrix and not product.paired
+    plain = problem.types.x.half and not (product.matrix or product.paired or product.half_sums)
     whole = problem.cg % isa.block(problem.types.x) == 0 and not spans.needed(problem, isa)
     return plain and whole and problem.r > 1 and any(problem.pads[:2])
 
