@@ -95,6 +95,21 @@ def to_bfloat16(array: np.ndarray) -> np.ndarray:
     return np.where(bits & np.uint32(0x7FFFFFFF) > np.uint32(0x7F800000), quiet, nearest)
 
 
+def split_to_bfloat16(array: np.ndarray, parts: int) -> list[np.ndarray]:
+    """Split float32 into bfloat16 parts whose sum is the number: to 2⁻¹⁷ of it with two parts, exactly with three.
+
+    NaN and infinities are in the last part, and the others are zero.
+    """
+    finite = np.isfinite(array)
+    rest, found = np.where(finite, array, np.float32(0)), []
+    for _ in range(parts):
+        near = to_bfloat16(rest)
+        overflows = near & np.uint16(0x7F80) == 0x7F80
+        found.append(np.where(overflows, (rest.view(np.uint32) >> 16).astype(np.uint16), near))
+        rest = rest - from_bfloat16(found[-1])
+    return [*found[:-1], np.where(finite, found[-1], to_bfloat16(array))]
+
+
 def from_bfloat16(array: np.ndarray) -> np.ndarray:
     """Convert bfloat16 to float32."""
     return (array.astype(np.uint32) << 16).view(np.float32)

@@ -180,7 +180,8 @@ class Model(ModelReports):
         model can run again.
 
         NaN and infinities propagate to all values computed from them. Winograd and FFT convolutions spread them within
-        a tile or a channel plane of their image; `accuracy="exact"` uses neither. Denormals are not flushed to zero.
+        a tile or a channel plane of their image; `accuracy="exact"` uses neither. Denormals are not flushed to zero,
+        except by products of bfloat16 on AMX.
         """
         if stop is not None and not callable(stop):
             raise ArgumentTypeError(must("stop", "a callable without arguments, or None", kind_of(stop)))

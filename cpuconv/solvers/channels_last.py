@@ -12,10 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from cpuconv.elements import Element
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
-from cpuconv.kernels.binding.steps import Args, MicroRef, OneOf, Operand, Operands, Space, Step
+from cpuconv.kernels.binding.steps import Operands, Space, Step
 from cpuconv.kernels.convolutions.convolve import NO_BAND
 from cpuconv.kernels.emit.product import WORD, Product, matrix_product_of
 from cpuconv.kernels.packing.packing import Packing
@@ -117,29 +116,12 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     """One parallel call of the convolve kernel, for which `lanes` channels of a pixel are a block of channels."""
     types, own = problem.types, _product(problem, isa)
     operands, problem = images.operands_as_columns(problem, operands), images.as_columns(problem)
-    x, y = _in_vectors(operands.x, isa, types.x), _in_vectors(operands.y, isa, types.y)
+    x, y = words.in_vectors(operands.x, isa, types.x), words.in_vectors(operands.y, isa, types.y)
     x = replace(x, strides=x.strides._replace(h=problem.w * isa.lanes * WORD))  # the plane is one row of vectors
-    views = Operands(x, y, _in_vectors(operands.residual, isa, types.y) if operands.residual else None)
+    views = Operands(x, y, words.in_vectors(operands.residual, isa, types.y) if operands.residual else None)
     step = blocked.convolve_step(problem, _as_blocked(params), isa, space, views, NO_BAND, flat=True, product=own)
     pixels = {"xs": operands.x.strides.w // WORD, "ys": operands.y.strides.w // WORD}
-    apart: Args = {}
-    for name, value in step.args.items():
-        if isinstance(value, OneOf):
-            apart[name] = replace(value, refs=tuple(_apart(ref, pixels) for ref in value.refs))
-        elif isinstance(value, MicroRef):
-            apart[name] = _apart(value, pixels)
-    return [replace(step, args=step.args | apart)]
-
-
-def _apart(ref: MicroRef, pixels: dict[str, int]) -> MicroRef:
-    """The strip for pixels that are so many words apart."""
-    return replace(ref, tile=replace(ref.tile, **pixels))
-
-
-def _in_vectors(operand: Operand, isa: Isa, element: Element) -> Operand:
-    """The same view with channels counted in vectors."""
-    strides, block = operand.strides, isa.block(element)
-    return replace(operand, strides=strides._replace(block=block, cb=block * strides.cb, c=strides.cb))
+    return [gemm_call.with_pixel_distances(step, pixels)]
 
 
 SOLVER = Solver(

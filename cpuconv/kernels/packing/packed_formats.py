@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from baselib.data_classes import dataclass
-from cpuconv.elements import BF16, F32, Element, round_to, to_float32
+from cpuconv.elements import BF16, F32, Element, round_to, split_to_bfloat16, to_float32
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.steps import MicroRef
 from cpuconv.kernels.packing.pack import PIECE_WORDS, VECTOR_WORDS
@@ -128,6 +128,38 @@ class Widened(Packing):
     def pack(self, weight: np.ndarray, threads: int = 1, place: Room = room) -> np.ndarray:
         """See `Packing`; `weight` has the type `w`."""
         return self.form.pack(to_float32(weight, self.w), threads, place)
+
+
+@dataclass(frozen=True)
+class PartPanels(Packing):
+    """Another form, of bfloat16 weights whose channels are those of some bfloat16 parts of float32 weights.
+
+    Attributes
+    ----------
+    form : Packing
+    parts : tuple of int
+        The part of each product, one after another; 0 is the largest part.
+    block : int
+        Channels of a part are padded to a multiple of it.
+    """
+
+    form: Packing
+    parts: tuple[int, ...]
+    block: int
+
+    @property
+    def size(self) -> int:
+        """Size of the packed form, in bytes."""
+        return self.form.size
+
+    def pack(self, weight: np.ndarray, threads: int = 1, place: Room = room) -> np.ndarray:
+        """See `Packing`; the result is float32 in name, pairs of bfloat16."""
+        k, channels, r, s = weight.shape
+        filled = np.zeros((k, len(self.parts), divide(channels, self.block) * self.block, r, s), BF16.dtype)
+        split = split_to_bfloat16(weight, max(self.parts) + 1)
+        for product, part in enumerate(self.parts):
+            filled[:, product, :channels] = split[part]
+        return self.form.pack(filled.reshape(k, -1, r, s), threads, place).view(F32.dtype)
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,8 @@ def types_of(node_plan: NodePlan, value: Callable[[str], Value]) -> str:
     problem = getattr(detail, "problem", None)
     multiplied = getattr(detail, "multiplied", "")
     if problem is not None:
+        if not multiplied and (choice := getattr(detail, "choice", None)) is not None:
+            multiplied = choice.candidate.solver.multiplied(choice.candidate.params)
         text = _shortest(problem.types)
         return f"{text}, {multiplied}" if multiplied else text
     if multiplied:

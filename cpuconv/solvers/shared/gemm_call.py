@@ -11,7 +11,7 @@ from baselib.data_classes import dataclass
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import operand_args
 from cpuconv.kernels.binding.columns import Columns
-from cpuconv.kernels.binding.steps import Args, MicroRef, Operands
+from cpuconv.kernels.binding.steps import Args, MicroRef, OneOf, Operands, Step
 from cpuconv.kernels.elementwise.epilogue import Epilogue
 from cpuconv.kernels.emit.product import WORD, Product
 from cpuconv.kernels.products.gemm import gemm_strip
@@ -143,6 +143,21 @@ def gemm_args(
         "panel_bytes": reduction * gemm.v * gemm.lanes * WORD,
         "panels": panels,
     }
+
+
+def with_pixel_distances(step: Step, distances: dict[str, int]) -> Step:
+    """The step with other distances between pixels, in 32-bit words: the fields `xs` and `ys` of its GEMM tiles."""
+
+    def changed(ref: MicroRef) -> MicroRef:
+        return replace(ref, tile=replace(ref.tile, **distances))
+
+    args: Args = {}
+    for name, value in step.args.items():
+        if isinstance(value, OneOf):
+            args[name] = replace(value, refs=tuple(changed(ref) for ref in value.refs))
+        elif isinstance(value, MicroRef):
+            args[name] = changed(value)
+    return replace(step, args=step.args | args)
 
 
 def bias_bytes(problem: ConvProblem, isa: Isa) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 
+from cpuconv.elements import Element
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.steps import MicroRef, Operand, Operands, Ref
 from cpuconv.kernels.emit.product import FEW, WORD, Product, as_seen, of_few, product_of
@@ -69,6 +70,12 @@ def operand(each: Operand, channels: int) -> Operand:
 def operands_in_words(problem: ConvProblem, operands: Operands) -> Operands:
     """The operands with channels of the input counted in words."""
     return replace(operands, x=operand(operands.x, group(problem)))
+
+
+def in_vectors(operand: Operand, isa: Isa, element: Element) -> Operand:
+    """A view with adjacent channels, as one in blocks of a vector."""
+    strides, block = operand.strides, isa.block(element)
+    return replace(operand, strides=strides._replace(block=block, cb=block * strides.cb, c=strides.cb))
 
 
 def vector_counts(problem: ConvProblem, isa: Isa) -> tuple[int, ...] | None:

@@ -1,0 +1,111 @@
+"""Convolution in channel blocks on AMX's tile registers: tiles, cost and call, of problems whose groups fill blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from baselib.data_classes import dataclass
+from cpuconv.isa import Isa
+from cpuconv.kernels.binding.machine import Cost, Machine
+from cpuconv.kernels.binding.steps import Operands, Space, Step
+from cpuconv.kernels.convolutions.convolve import BLOCKED_BAND, NO_BAND
+from cpuconv.kernels.copies.views import is_blocked
+from cpuconv.kernels.emit.product import WORD, Product, matrix_product_of
+from cpuconv.kernels.packing.packing import Packing
+from cpuconv.kernels.products.matrix_strip import fits, shapes
+from cpuconv.kernels.products.tiling import Tile
+from cpuconv.problem.integers import divide
+from cpuconv.problem.problem import ConvProblem, is_plain
+from cpuconv.solvers.shared import blocked, geometry, words
+from layouts import Strides
+
+
+@dataclass(frozen=True)
+class Params:
+    """A tile and its pixels.
+
+    Attributes
+    ----------
+    v, rows, cols, block : int
+        As of `geometry.Params`.
+    flat : int
+        1: the plane is one row of pixels, with what lies between two rows of the output where the input's are wider:
+        tile registers are full on narrow planes.
+    """
+
+    v: int
+    rows: int
+    cols: int
+    block: int
+    flat: int
+
+    @property
+    def as_blocked(self) -> geometry.Params:
+        """The same for the kernel that all blocked convolutions share."""
+        return geometry.Params(self.v, self.rows, self.cols, self.block)
+
+
+def _product(problem: ConvProblem) -> Product:
+    found = matrix_product_of(problem.types)
+    assert found is not None  # `applicable` of solvers has asked
+    return found
+
+
+def _band(problem: ConvProblem) -> int:
+    return BLOCKED_BAND if any(problem.pads) else NO_BAND
+
+
+def _contiguous(problem: ConvProblem, isa: Isa) -> Strides:
+    line = problem.w * isa.lanes * WORD
+    return Strides(0, isa.lanes, problem.h * line, WORD, line, isa.lanes * WORD)
+
+
+def _pitch(problem: ConvProblem, isa: Isa) -> int:
+    """Outputs from row to row of a plane that is one row; 0: rows of a contiguous input do not lie so."""
+    return blocked.row_pitch(problem, isa, _contiguous(problem, isa), _band(problem))
+
+
+def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
+    """Full tile registers, two of weights before one; planes of rows, and as one row."""
+    counts = words.vector_counts(problem, isa) or ()
+    vectors = divide(problem.kg, isa.lanes)
+    sizes = [v for v in (2, 1, 4) if v in counts and v < 2 * vectors]
+    pitch, pixel = _pitch(problem, isa), words.words(problem, isa.lanes) * WORD
+    whole = blocked.largest_block(problem.h, problem.w * pixel) == problem.h  # a band has all rows
+    for v in sizes:
+        if pitch and (whole or is_plain(problem)):
+            for _, cols in shapes(1, (problem.oh - 1) * pitch + problem.ow):
+                if fits(v, 1, cols):
+                    total = divide((problem.oh - 1) * pitch + problem.ow, cols)
+                    yield Params(v, 1, cols, blocked.largest_block(total, cols * pixel), 1)
+        for rows, cols in () if is_plain(problem) else shapes(problem.oh, problem.ow):
+            if fits(v, rows, cols):
+                for block in blocked.row_blocks(problem, isa, Tile(v, rows, cols)):
+                    yield Params(v, rows, cols, block, 0)
+
+
+def bound(problem: ConvProblem, machine: Machine) -> float:
+    """Products at the peak, and the traffic."""
+    return blocked.bound(problem, machine, problem.oh, problem.ow, band=False, product=_product(problem))
+
+
+def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
+    """Products or endings of the tiles, whichever take longer, bands, and the traffic."""
+    height, width = problem.oh, problem.ow
+    if params.flat:
+        height, width = 1, (problem.oh - 1) * _pitch(problem, machine.isa) + problem.ow
+    band = _band(problem) != NO_BAND
+    return blocked.cost(problem, params.as_blocked, machine, height, width, band=band, product=_product(problem))
+
+
+def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
+    """[group][panel][C block][R][S][words of the block][v][lanes of K]."""
+    return words.packing(problem, isa, params.v, _product(problem))
+
+
+def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> Step:
+    """One parallel call of the convolve kernel."""
+    x = words.operands_in_words(problem, operands).x
+    band = NO_BAND if not any(problem.pads) and is_blocked(isa.lanes, x.strides) else BLOCKED_BAND
+    flat, own = bool(params.flat), _product(problem)
+    return blocked.convolve_step(problem, params.as_blocked, isa, space, operands, band, flat, own)
