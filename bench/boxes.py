@@ -1,10 +1,10 @@
 """Compare the boxes of a quantised detector with those of float32: `python -m bench.boxes --help`.
 
-The detector's output has rows of x1, y1, x2, y2, score and class, as YOLO26's. It is quantised by `cpuconv.quantize`,
-by precision="auto", by ONNX Runtime's static quantisation (QDQ), and by nncf for OpenVINO if it is installed. Of the
-boxes with the highest scores in float32, *found* is the share that has a box of the same class with an overlap
-(intersection over union) of 0.5 or more; *overlap* is the mean of the largest overlaps. *score* is the RMS difference
-of the scores in order, over the RMS of float32's.
+The detector's output is (1, 4 + classes, boxes): centres, sizes, and the score of each class, as YOLO8 to YOLO26 give
+it before boxes are selected. It is quantised by `cpuconv.quantize` with and without a tolerance, by precision="auto",
+by ONNX Runtime's static quantisation (QDQ), and by nncf for OpenVINO if it is installed. *found* is the share of the
+boxes with the highest scores in float32 that have a box with the same highest class and an overlap (intersection over
+union) of 0.5 or more; *overlap* is the mean of the largest overlaps. *score* is the relative RMS error of all scores.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -70,10 +71,12 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
-def by_quantize(network: Network, path: Path, samples: Sequence[Feed], folder: Path) -> Run:
-    """Quantise with `cpuconv.quantize`, within an error of 1%."""
+def by_quantize(
+    network: Network, path: Path, samples: Sequence[Feed], folder: Path, tolerance: float | None = None
+) -> Run:
+    """Quantise with `cpuconv.quantize`, all layers or within a tolerance."""
     made = folder / "cpuconv.onnx"
-    print(cpuconv.quantize(path, samples, output=made, tolerance=0.01, refuse_slower=False), file=sys.stderr)
+    print(cpuconv.quantize(path, samples, output=made, tolerance=tolerance, refuse_slower=False), file=sys.stderr)
     return by_model(cpuconv.compile(made))
 
 
@@ -118,6 +121,7 @@ def onnxruntime(path: Path) -> Run:
 
 WAYS: Mapping[str, Callable[[Network, Path, Sequence[Feed], Path], Run]] = {
     "quantize": by_quantize,
+    "quantize 1%": partial(by_quantize, tolerance=0.01),
     "auto": by_auto,
     "onnxruntime": by_onnxruntime,
     "nncf": by_nncf,
@@ -125,16 +129,23 @@ WAYS: Mapping[str, Callable[[Network, Path, Sequence[Feed], Path], Run]] = {
 
 
 def compared(exact: Sequence[np.ndarray], given: Sequence[np.ndarray], top: int) -> dict[str, float]:
-    """Compare outputs (1, boxes, 6): share of boxes found, mean overlap, and relative RMS error of the scores."""
-    overlaps, wrong, scores = [], 0.0, 0.0
-    for one, other in zip(exact, given, strict=True):
-        wanted, boxes = (rows[0][np.argsort(-rows[0][:, 4], kind="stable")].astype(np.float64) for rows in (one, other))
-        overlap = overlap_of(wanted[:top], boxes) * (wanted[:top, None, 5] == boxes[None, :, 5])
-        overlaps.append(overlap.max(1, initial=0))
-        wrong += float(np.square(wanted[:, 4] - boxes[:, 4]).sum())
-        scores += float(np.square(wanted[:, 4]).sum())
+    """Compare outputs (1, 4 + classes, boxes): share of boxes found, mean overlap, relative RMS error of the scores."""
+    overlaps = []
+    for right, got in zip(exact, given, strict=True):
+        wanted, kinds = boxes_of(right[0])
+        first = np.argsort(-np.where((right[0][2:4] > 0).all(0), right[0][4:].max(0), 0), kind="stable")[:top]
+        boxes, others = boxes_of(got[0])
+        overlaps.append((overlap_of(wanted[first], boxes) * (kinds[first, None] == others)).max(1, initial=0))
     best = np.concatenate(overlaps)
-    return {"found": float((best >= FOUND).mean()), "overlap": float(best.mean()), "score": (wrong / scores) ** 0.5}
+    score = np.linalg.norm([got[:, 4:] - right[:, 4:] for right, got in zip(exact, given, strict=True)])
+    score /= np.linalg.norm([right[:, 4:] for right in exact])
+    return {"found": float((best >= FOUND).mean()), "overlap": float(best.mean()), "score": float(score)}
+
+
+def boxes_of(output: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the corners of all boxes (boxes, 4), and the class with the highest score of each."""
+    centres, sizes = output[:2].astype(np.float64), output[2:4].astype(np.float64)
+    return np.concatenate([centres - sizes / 2, centres + sizes / 2]).T, output[4:].argmax(0)
 
 
 def overlap_of(some: np.ndarray, others: np.ndarray) -> np.ndarray:

@@ -192,12 +192,17 @@ def exclude_slower(made: Calibration, choice: Choice, feed: Feed, precision: str
     return choice
 
 
-def errors_alone(made: Calibration, judge: Judge, layers: Sequence[QuantizableLayer]) -> dict[str, float]:
-    """Measure the network's error with each of these layers as the only int8 layer; return it by name."""
+def errors_alone(
+    made: Calibration, judge: Judge, layers: Sequence[QuantizableLayer], tolerance: float = math.inf
+) -> dict[str, float]:
+    """Measure the network's error with each of these layers as the only int8 layer; return it by name.
+
+    Errors above the tolerance, which no mixture may have, are those of the first samples.
+    """
     found = {}
     for at, layer in enumerate(layers):
         made.progress("measuring errors of layers", at, len(layers))
-        found[layer.name] = judge.error(made.built([layer]))
+        found[layer.name] = judge.error(made.built([layer]), tolerance)
     made.progress("measuring errors of layers", len(layers), len(layers))
     return found
 
@@ -251,7 +256,7 @@ def fit_tolerance(
         search = Search(Int8Mixtures(made, chosen, choice, whole), tolerance, additive=additive)
         found = search.every
         if search.error(found) > tolerance:
-            choice.alone = choice.alone or errors_alone(made, judge, layers)
+            choice.alone = choice.alone or errors_alone(made, judge, layers, tolerance)
             found = search.fastest()
         chosen, error = [chosen[at] for at in sorted(found)], search.error(found)
     if layers and not chosen:

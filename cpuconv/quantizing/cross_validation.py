@@ -9,6 +9,7 @@ of single samples, and only this network is judged.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from cpuconv.quantizing.calibrating import Calibration
 from cpuconv.quantizing.errors import Judge, Measure
@@ -63,8 +64,10 @@ class CrossValidation:
         return error
 
     def _error(self, layers: Sequence[QuantizableLayer], judged: Sequence[tuple[Calibration, slice]]) -> float:
-        """Error of networks on some of the samples each, taken together."""
+        """Error of networks on some of the samples each, taken together; far above the tolerance, of the first ones."""
         measure, undecided, step = self._measure(), self._judge.undecided(), self._made.steps(_WHOLE, 1)
+        exceeded = partial(measure.exceeds, self._tolerance)
         for made, some in judged:
-            self._judge.measure(made.built(layers), [measure], some, step, undecided)
+            if not exceeded():
+                self._judge.measure(made.built(layers), [measure], some, step, undecided, exceeded)
         return max(measure.value, undecided.value)

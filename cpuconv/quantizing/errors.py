@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Protocol
@@ -19,6 +20,7 @@ from cpuconv.quantizing.observing import Step, ready
 
 Outputs = Mapping[str, np.ndarray]
 Metric = Callable[[Outputs, Outputs], float]  # of a sample's float32 and variant outputs; 0: equal
+_FAR_ABOVE = 2.0  # error, relative to the tolerance, at which more samples are not needed
 _KEPT = 1 << 28  # maximum bytes of cached outputs; others are recomputed
 
 
@@ -58,23 +60,25 @@ class Judge:
 
     def first(self, count: int) -> Judge:
         """Judge on the first `count` samples; shares the cached outputs."""
-        made = Judge(self._graph, self.samples.first(count), self._threads, self._measure, self._kept[:count])
-        made._logits, made._names, made._packed = self._logits, self._names, self._packed
+        made = Judge(self._graph, self.samples.first(count), self._threads, self._measure)
+        made._logits, made._names, made._packed, made._kept = self._logits, self._names, self._packed, self._kept
         return made
 
     def undecided(self) -> LowMargin:
         """Make a measure of the error of low-margin inputs from logits; 0 if no output is a probability."""
         return LowMargin(self._logits)
 
-    def error(self, variant: Graph, step: Step = lambda: None) -> float:
-        """Error of a variant with the same inputs and outputs; `step` is called per sample.
+    def error(self, variant: Graph, limit: float = math.inf) -> float:
+        """Error of a variant with the same inputs and outputs; far above the limit, that of the first samples.
 
         Raises
         ------
         ArgumentError
             The metric did not return a number.
         """
-        return self.figures(variant, step)[0]
+        error = self._measure()
+        self.measure(variant, (error,), enough=lambda: error.exceeds(limit))
+        return error.value
 
     def figures(self, variant: Graph, step: Step = lambda: None) -> tuple[float, float | None]:
         """Error of a variant, and its top-1 agreement; None if no output has classes."""
@@ -89,8 +93,9 @@ class Judge:
         some: slice = slice(None),
         step: Step = lambda: None,
         undecided: LowMargin | None = None,
+        enough: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Pass the outputs of some samples to the measures, and their logits to `undecided`."""
+        """Pass the outputs of some samples to the measures, and their logits to `undecided`, until `enough()`."""
         names = self._graph.outputs if undecided is None else self._names
         model, wanted = ready(variant, self._threads, names, packed=self._packed), range(len(self.samples))[some]
         for at, (feed, exact) in enumerate(zip(self.samples, self._exact(), strict=True)):
@@ -102,6 +107,8 @@ class Judge:
                 if undecided is not None:
                     undecided.add(exact, rough)
                 step()
+                if enough():
+                    return
 
     def _exact(self) -> Iterator[Outputs]:
         """Iterate over the float32 outputs of all samples."""
@@ -132,6 +139,9 @@ class Measure(Accumulator, Protocol):
     @property
     def value(self) -> float:
         """Error of the samples so far."""
+
+    def exceeds(self, limit: float) -> bool:
+        """Whether the error is expected to be above the limit, whatever more samples add."""
 
 
 def measure_of(metric: Metric | None) -> Callable[[], Measure]:
@@ -166,6 +176,14 @@ class RelativeError:
     @property
     def value(self) -> float:
         """Error of the samples so far."""
+        return self._together
+
+    def exceeds(self, limit: float) -> bool:
+        """Whether the error so far is far above the limit."""
+        return self._together > _FAR_ABOVE * limit
+
+    @property
+    def _together(self) -> float:
         return max(map(relative_error, self._sums.values()), default=0.0)
 
 
@@ -189,6 +207,10 @@ class Mean(_Values):
         """Error of the samples so far."""
         return float(np.mean(self._values))
 
+    def exceeds(self, limit: float) -> bool:
+        """False: a single sample may differ from all others by any factor."""
+        return False
+
 
 class Worst(_Values):
     """Maximum of a metric."""
@@ -197,6 +219,10 @@ class Worst(_Values):
     def value(self) -> float:
         """Error of the samples so far."""
         return max(self._values, default=0.0)
+
+    def exceeds(self, limit: float) -> bool:
+        """Whether a sample exceeds the limit."""
+        return max(self._values, default=0.0) > limit
 
 
 class Bounded(Worst):

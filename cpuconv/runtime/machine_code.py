@@ -88,7 +88,7 @@ def _text(machine: Any, name: str, symbol: str, kind: ir.FunctionType, write: Wr
 def _optimised(machine: Any, text: str) -> Any:
     import llvmlite.binding as llvm
 
-    parsed = llvm.parse_assembly(text)
+    parsed = llvm.parse_assembly(text, llvm.create_context())  # LLVM's common context keeps all types and constants
     parsed.verify()
     passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
     passes.getModulePassManager().run(parsed, passes)

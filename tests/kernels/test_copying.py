@@ -11,7 +11,7 @@ from cpuconv.isa import current
 from cpuconv.kernels.binding.steps import Ref, Space, Step
 from cpuconv.kernels.binding.tensor_view import TensorView
 from cpuconv.kernels.copies import copying
-from cpuconv.kernels.copies.copying import UNZIP
+from cpuconv.kernels.copies.copying import UNZIP, ZIP
 from cpuconv.kernels.copies.movement import tensor_movements
 from cpuconv.kernels.copies.moving import move_tensor
 from cpuconv.kernels.copies.tensor_views import permuted
@@ -122,6 +122,21 @@ def test_narrow_elements_are_transposed_in_registers(shape, order, dtype, gaps):
     at = {"x": address(x), "y": address(y), "workspace": address(workspace)}
     Recording.of([step], 1).bind(at).run()
     np.testing.assert_array_equal(y, expected)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.float16, np.float32])
+@pytest.mark.parametrize(("lines", "size"), [(2, 64), (3, 75), (4, 131)])
+def test_a_few_lines_are_interleaved_by_vectors(dtype, lines, size):
+    x = np.arange(5 * lines * size).astype(dtype).reshape(5, lines, size)
+    for array, mode in ((x, ZIP), (x.swapaxes(1, 2).copy(), UNZIP)):
+        y = np.full((5, array.shape[2] + 1, array.shape[1]), 77, dtype)
+        copied(array.swapaxes(1, 2), y[:, :-1])
+        np.testing.assert_array_equal(y[:, :-1], array.swapaxes(1, 2))
+        assert (y[:, -1] == 77).all()
+        source, to = (TensorView.plain(Ref(name), shape, np.dtype(dtype)) for name, shape in (
+            ("x", array.shape), ("y", (5, *array.shape[:0:-1]))))  # fmt: skip
+        step = copy_step(target(), permuted(source, (0, 2, 1)), to)
+        assert step.tile.mode == mode and step.tile.element == x.itemsize
 
 
 @pytest.mark.parametrize("lines", [2, 3, 4])

@@ -20,6 +20,7 @@ from cpuconv.quantizing.graphs.building import insert_quantization  # noqa: E402
 from cpuconv.quantizing.graphs.plan import plan_of  # noqa: E402
 from cpuconv.quantizing.graphs.preparing import Prepared, prepared  # noqa: E402
 from cpuconv.quantizing.graphs.quantizable import QuantizableLayer, layers_of  # noqa: E402
+from cpuconv.quantizing.graphs.units import in_epilogues  # noqa: E402
 from cpuconv.quantizing.scales import scale_of, weights_of  # noqa: E402
 from cpuconv.reading.onnx_reader import read  # noqa: E402
 from support.graphs import parse  # noqa: E402
@@ -149,6 +150,18 @@ def test_sums_of_floats_stay_floats_whatever_is_of_bytes_behind():
     found, read = quantized(network([*TWO, END]), ["f"], fuse_adds=False)
     assert found.tensors == ("e", "f")
     assert read["d"] == ["Conv", "x"] and read["f"][0] == "DequantizeLinear" and read["y"] == ["DequantizeLinear"]
+
+
+def test_activations_between_float32_layers_stay_float32():
+    silu = ["s = Sigmoid(a)", "b = Mul(a, s)"]
+    lines = ["a = Conv(x, w0)", *silu, "c = Conv(b, w1)", "d = MaxPool<kernel_shape=[1,1]>(c)", "e = Conv(d, w2)"]
+    found, read = quantized(network([*lines, "y = Exp(e)"]), ["e"], fuse_adds=False)
+    assert read["s"] == ["Conv"] and read["b"] == ["Conv", "Sigmoid"] and read["c"] == ["Mul"]
+    assert found.layers and not {"x", "a", "s", "b"} & {*found.tensors}
+    made = network(
+        ["a = Conv(x, w0)", *silu, "e = Conv(a, w1)", "y = Add(b, e)"]
+    )  # the convolution's result has another reader
+    assert not in_epilogues(made.graph, made.known)
 
 
 def test_floats_are_read_where_floats_are_written():

@@ -21,6 +21,7 @@ from cpuconv.kernels.copies.rows import ROWS, RowTile, pack_vectors
 from cpuconv.kernels.copies.unaligned import copy_quad, copy_unaligned, copy_word
 from cpuconv.kernels.emit.intrinsics import emitter, word
 from cpuconv.problem.integers import divide
+from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.driver_functions import specialise_on_tile
 from cpuconv.runtime.kernel import inline, kernel
 from cpuconv.symbolic.sizes import greatest, least, now, sizes_array
@@ -52,11 +53,19 @@ class CopyTile:
     mode : int
     size : int
         Bytes per element, or per group of elements that interleaving makes contiguous.
+    element : int
+        Bytes per element that is transposed or interleaved.
     """
 
     lanes: int
     mode: int
     size: int
+    element: int = 4
+
+    @property
+    def across(self) -> int:
+        """Elements per vector."""
+        return 4 * self.lanes // self.element
 
     @property
     def word(self) -> int:
@@ -83,22 +92,34 @@ def picked(vec: Vector, value: Any, vectors: Sequence[Any], places: Sequence[int
 
 @emitter
 def _zip(tile: Any, vec: Vector, source: Any, step: Any, target: Any) -> None:
-    """Interleave `lanes` 32-bit elements of each of a few lines, `step` bytes apart: first all first ones, …"""
-    lines, source, target = tile.size // 4, vec.pointer(source), vec.pointer(target)
-    vectors = [vec.load(vec.offset(source, vec.builder.mul(step, I64(i)))) for i in range(lines)]
-    for first in range(0, lines * vec.lanes, vec.lanes):
-        places = [at % lines * vec.lanes + at // lines for at in range(first, first + vec.lanes)]
-        vec.store(picked(vec, vectors[0], vectors, places), vec.offset(target, 4 * first))
+    """Interleave a vector of each of a few lines, `step` bytes apart: first all first elements, …"""
+    lines, wide = tile.size // tile.element, Vector(vec.builder, tile.across)
+    source, target = vec.pointer(source), vec.pointer(target)
+    places = [vec.offset(source, vec.builder.mul(step, I64(i))) for i in range(lines)]
+    vectors = [vec.builder.load(_elements(tile, vec, place), align=tile.element) for place in places]
+    for first in range(0, lines * tile.across, tile.across):
+        taken = [at % lines * tile.across + at // lines for at in range(first, first + tile.across)]
+        value = picked(wide, vectors[0], vectors, taken)
+        vec.builder.store(value, _elements(tile, vec, vec.offset(target, tile.element * first)), align=tile.element)
 
 
 @emitter
 def _unzip(tile: Any, vec: Vector, source: Any, target: Any, step: Any) -> None:
     """Deinterleave: the reverse of `_zip`."""
-    lines, source, target = tile.size // 4, vec.pointer(source), vec.pointer(target)
-    vectors = [vec.load(vec.offset(source, vec.size * i)) for i in range(lines)]
+    lines, wide = tile.size // tile.element, Vector(vec.builder, tile.across)
+    source, target = vec.pointer(source), vec.pointer(target)
+    places = [vec.offset(source, vec.size * i) for i in range(lines)]
+    vectors = [vec.builder.load(_elements(tile, vec, place), align=tile.element) for place in places]
     for line in range(lines):
-        value = picked(vec, vectors[0], vectors, [lane * lines + line for lane in range(vec.lanes)])
-        vec.store(value, vec.offset(target, vec.builder.mul(step, I64(line))))
+        value = picked(wide, vectors[0], vectors, [at * lines + line for at in range(tile.across)])
+        place = vec.offset(target, vec.builder.mul(step, I64(line)))
+        vec.builder.store(value, _elements(tile, vec, place), align=tile.element)
+
+
+def _elements(tile: Any, vec: Vector, address: Any) -> Any:
+    """Pointer to a vector of the tile's elements."""
+    kind = ir.VectorType(ir.IntType(8 * tile.element), tile.across)
+    return vec.builder.bitcast(address, kind.as_pointer())
 
 
 @inline
@@ -135,15 +156,15 @@ def _plane_of_columns(tile, args, x, y, row, rows, column, columns):
 
 
 def _plane_of_zips(tile, args, x, y, row, rows, column, columns):
-    for first in range(row, row + rows, tile.lanes):
-        at = min(first, args.rows - tile.lanes)
-        _zip(tile, x + 4 * at, args.x_column, y + at * args.y_row)
+    for first in range(row, row + rows, tile.across):
+        at = min(first, args.rows - tile.across)
+        _zip(tile, x + tile.element * at, args.x_column, y + at * args.y_row)
 
 
 def _plane_of_unzips(tile, args, x, y, row, rows, column, columns):
-    for first in range(column, column + columns, tile.lanes):
-        at = min(first, args.columns - tile.lanes)
-        _unzip(tile, x + at * args.x_column, y + 4 * at, args.y_row)
+    for first in range(column, column + columns, tile.across):
+        at = min(first, args.columns - tile.across)
+        _unzip(tile, x + at * args.x_column, y + tile.element * at, args.y_row)
 
 
 def _plane_of_elements(tile, args, x, y, row, rows, column, columns):
@@ -215,26 +236,28 @@ def _plane(movement: Strided) -> tuple[CopyTile, list[Axis]]:
         columns = outer.pop()
     if columns.x == columns.y == size and columns.size * size > _QUAD:
         return CopyTile(lanes, RUNS, 1), [*outer, Axis(columns.size * size, 1, 1)]
-    for rows in (axis for axis in outer if axis.x == size == 4 == columns.y):
+    for rows in (axis for axis in outer if axis.x == size == columns.y and size <= 4):
         walked = [*(axis for axis in outer if axis is not rows), rows, columns]  # by identity: another may be equal
-        wide = _widest(lanes, columns.size)
-        if wide and rows.size <= _FEW and columns.x == 4 * rows.size:
-            return CopyTile(wide, UNZIP, 4 * rows.size), walked
-        if columns.size <= _FEW and rows.y == 4 * columns.size and _widest(lanes, rows.size):
-            return CopyTile(_widest(lanes, rows.size), ZIP, 4 * columns.size), walked
-        if wide:
+        wide = _widest(lanes, size * columns.size)
+        if wide and rows.size <= _FEW and columns.x == size * rows.size:
+            return CopyTile(wide, UNZIP, size * rows.size, size), walked
+        if columns.size <= _FEW and rows.y == size * columns.size and _widest(lanes, size * rows.size):
+            return CopyTile(_widest(lanes, size * rows.size), ZIP, size * columns.size, size), walked
+        if wide and size == 4:
             return CopyTile(wide, COLUMNS, 4), walked
     return CopyTile(lanes, ELEMENTS, size), [*outer, columns]
 
 
 def _widest(lanes: int, size: int) -> int:
-    """Lanes of the widest vector, at most `lanes`, that `size` elements fill; 0 if there is none."""
-    return next((wide for wide in (16, 8, 4) if wide <= lanes and size >= wide), 0)
+    """float32 lanes of the widest vector, at most `lanes`, that `size` bytes fill; 0 if there is none."""
+    return next((wide for wide in (16, 8, 4) if wide <= lanes and size >= 4 * wide), 0)
 
 
 def _cut(tile: CopyTile, planes: int, rows: int, columns: int) -> tuple[int, int, int]:
     """Planes, rows and columns per unit of work: whole vectors where the order of elements changes."""
-    size, vector = (1, 1) if tile.mode == RUNS else (tile.size, 1) if tile.mode == ELEMENTS else (4, tile.lanes)
+    size, vector = (
+        (1, 1) if tile.mode == RUNS else (tile.size, 1) if tile.mode == ELEMENTS else (tile.element, tile.across)
+    )
     if tile.mode == UNZIP:  # a vector holds elements of all lines
         row_step = rows
     elif tile.mode == COLUMNS:

@@ -21,7 +21,7 @@ from cpuconv.graph.ops.traits import Int8, Movement
 from cpuconv.graph.passes.rewriting import sole_reader
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.quantizing.graphs.quantizable import QuantizableLayer
-from cpuconv.quantizing.graphs.units import Unit, Units, is_network_output
+from cpuconv.quantizing.graphs.units import Unit, Units, in_epilogues, is_network_output
 
 _FLOAT32, _INT8 = 4, 1  # bytes per element
 _CALL = 1e-6  # overhead of a conversion in seconds, in addition to memory traffic
@@ -121,6 +121,7 @@ class Assignments:
             if graph.is_output(name)
             or any(members.get(id(node), -1) not in self._readers.get(name, ()) for node in graph.users(name))
         }
+        self._in_epilogues = in_epilogues(graph, known)
 
     def fastest(self, prices: Mapping[str, float], *, forced: bool = False, free: bool = False) -> Assignment:
         """Select the fastest assignment.
@@ -145,7 +146,7 @@ class Assignments:
             costs.append(part * self._conversions(name))
         picked, seconds, _ = layouts.solve(costs, links)
         taken = [each[at] for each, at in zip(candidates, picked, strict=False)]
-        pairs = [*zip(self._units, taken, strict=True)]
+        pairs = [*zip(self._units, self._next_to_layers(taken), strict=True)]
         written = {name for unit, candidate in pairs if candidate.writes for name in unit.outputs}
         read = {name for unit, candidate in pairs for name in unit.inputs if True in _asked(unit, candidate, name)}
         return Assignment(
@@ -160,6 +161,21 @@ class Assignments:
             frozenset(written),
             seconds,
         )
+
+    def _next_to_layers(self, taken: Sequence[_Candidate]) -> Iterator[_Candidate]:
+        """Keep operators in float32 that int8 tensors do not connect to an int8 layer; their errors have no price."""
+        connected = {at for at, unit in enumerate(self._units) if unit.layer is not None and taken[at].reads}
+        ahead = [*connected]
+        while ahead:
+            unit, candidate = self._units[at := ahead.pop()], taken[at]
+            written = unit.outputs if candidate.writes else ()
+            read = [name for name in unit.inputs if True in _asked(unit, candidate, name)]
+            near = {self._writers[name] for name in read if name in self._writers and taken[self._writers[name]].writes}
+            near |= {to for name in written for to in self._readers.get(name, ()) if taken[to].reads}
+            ahead += near - connected
+            connected |= near
+        for at, candidate in enumerate(taken):
+            yield candidate if at in connected else _Candidate(False, False, 0.0)
 
     def _candidates(self, unit: Unit, prices: Mapping[str, float], forced: bool, part: float) -> Iterator[_Candidate]:
         """Candidates of a unit, and their costs."""
@@ -179,6 +195,7 @@ class Assignments:
             return
         free = 0.0 if op.movement is Movement.IN_ORDER else part
         fused = op.int8 is Int8.RESCALED and any(map(self._is_sum, unit.inputs))  # fused into the convolution
+        fused |= id(unit.nodes[0]) in self._in_epilogues
         yield _Candidate(False, False, 0.0 if fused else free * self._moving(_FLOAT32 * (read + written)))
         if not kept:
             yield _Candidate(True, True, free * self._moving(_INT8 * (read + written)))

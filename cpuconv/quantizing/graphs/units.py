@@ -131,6 +131,27 @@ def clamp_behind(graph: Graph, name: str) -> Node | None:
     )
 
 
+def in_epilogues(graph: Graph, known: Mapping[str, Value]) -> frozenset[int]:
+    """Nodes, by `id`, that float32 computes in the epilogue of a layer: activations that read its result alone."""
+    results: dict[str, str] = {}  # results of layers and of activations, each with the result of the layer
+    activations: dict[str, list[Node]] = {}
+    for node in graph.nodes:
+        op, data = traits_of(node), [name for name in node.inputs if name and name not in graph.constants]
+        of = {node.outputs[0]} if op.product and node.outputs else {results.get(name, "") for name in data}
+        layer = of.pop() if len(of) == 1 else ""
+        sizes = {known.get(name, Value()).shape for name in (layer, *node.outputs)}
+        activation = op.int8 is Int8.RESCALED and not (op.window or op.rowwise or op.movement) and len(sizes) == 1
+        if layer and (activation or op.product):
+            results[node.outputs[0]] = layer
+            activations.setdefault(layer, []).extend([] if op.product else [node])
+    return frozenset(
+        id(node)
+        for layer, nodes in activations.items()
+        if not graph.is_output(layer) and {*map(id, graph.users(layer))} <= {*map(id, nodes)}
+        for node in nodes
+    )
+
+
 def is_network_output(graph: Graph, name: str) -> bool:
     """Whether a value is a graph output, possibly after a Cast."""
     readers = graph.users(name)
