@@ -1,8 +1,9 @@
 """Compare `torch.compile(backend="cpuconv")` with PyTorch's other ways to run: `python -m bench.torch --help`.
 
 Twelve modules of torchvision, with random weights, one image of 224x224: eager, eager in channels_last, Inductor with
-frozen weights, the same with `max_autotune` (whose compilation takes minutes), OpenVINO's backend, and ours. All are
-timed in turns in one process. A way that is missing or fails is left out of a module's row.
+`max_autotune` and frozen weights (whose compilation takes about a minute), OpenVINO's backend, and ours. All are timed
+in turns in one process. A way that is missing or fails is left out of a module's row. `--page` merges files of
+`--json`: figures of a later file replace those of an earlier one with the same unit and number of threads.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,17 +42,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     p.add_argument("--modules", default=",".join(MODULES), help="modules of torchvision.models")
     p.add_argument("--ways", default=",".join(WAYS), help=f"ways among {', '.join(WAYS)}")
     p.add_argument("--first", action="store_true", help="seconds until the first result, instead of times of calls")
+    p.add_argument("--overhead", action="store_true", help="microseconds of a call of one convolution beyond Model.run")
     p.add_argument(
         "--page", nargs="+", type=Path, metavar="FILE", help=f"write the table of {PAGE} from files of --json"
     )
     args = p.parse_args(argv)
     if args.page:
-        write_whole({PAGE: replaced(PAGE, table([json.loads(file.read_text()) for file in args.page]), "torch")})
+        runs = merged([json.loads(file.read_text()) for file in args.page])
+        write_whole({PAGE: replaced(PAGE, table(runs), "torch")})
         return 0
     import torch
 
     torch.set_num_threads(args.threads)
     warnings.simplefilter("ignore")
+    if args.overhead:
+        print("\n".join(f"{way:10} {each['best'] * 1e3:.1f} us" for way, each in overhead(args.rounds).items()))
+        return 0
     data = {"unit": "s" if args.first else "ms", "threads": args.threads, "modules": {}}
     with torch.no_grad():
         for name in args.modules.split(","):
@@ -62,6 +67,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             options.write_json(args.json, data)
     print(table([data]))
     return 0
+
+
+def merged(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Join runs with the same unit and number of threads; modules are in the order of `MODULES`."""
+    groups: dict[tuple[str, int], dict[str, Any]] = {}
+    for run in runs:
+        group = groups.setdefault((run["unit"], run["threads"]), {**run, "modules": {}})
+        for name, figures in run["modules"].items():
+            group["modules"][name] = group["modules"].get(name, {}) | figures
+    for group in groups.values():
+        group["modules"] = {name: group["modules"][name] for name in MODULES if name in group["modules"]}
+    return [groups[key] for key in sorted(groups)]
 
 
 def table(runs: Sequence[dict[str, Any]]) -> str:
@@ -74,13 +91,15 @@ def table(runs: Sequence[dict[str, Any]]) -> str:
         for name, figures in run["modules"].items():
             times = {way: each["median"] for way, each in figures.items()}
             others = [time for way, time in times.items() if way != OURS]
-            ratios += [min(others) / times[OURS]] if others and OURS in times else []
-            cells = [f"{times[way]:.2f}" if way in times else "-" for way in ways]
-            rows.append((name, *cells, f"{ratios[-1]:.2f}"))
+            ratio = min(others) / times[OURS] if others and OURS in times else None
+            ratios += [ratio] if ratio else []
+            cells = [f"{each:.2f}" if each else "-" for each in (*map(times.get, ways), ratio)]
+            rows.append((name, *cells))
         heads = ("module", *(f"{way} {run['unit']}" for way in ways), "ratio")
         parts.append(tabulate(rows, heads, "github", disable_numparse=True))
-        means = f"geometric mean {statistics.geometric_mean(ratios):.2f}, minimum {min(ratios):.2f}"
-        parts.append(f"Threads: {run['threads']}. Fastest other way over cpuconv: {means}.")
+        if ratios:
+            means = f"geometric mean {statistics.geometric_mean(ratios):.2f}, minimum {min(ratios):.2f}"
+            parts.append(f"Threads: {run['threads']}. Fastest other way over cpuconv: {means}.")
     return "\n\n".join(parts)
 
 
@@ -117,6 +136,22 @@ def timed(calls: Mapping[str, Call], rounds: int) -> Figures:
     return {way: {"best": min(each), "median": statistics.median(each)} for way, each in times.items()}
 
 
+def overhead(rounds: int) -> Figures:
+    """Milliseconds of one small convolution by `Model.run`, and by the compiled module."""
+    import torch
+
+    import cpuconv
+
+    module, x = torch.nn.Conv2d(3, 8, 3).eval(), torch.randn(1, 3, 32, 32)
+    model = cpuconv.from_torch(module, (x,), threads=1)
+    feed = {model.inputs[0].name: x.numpy()}
+    with torch.no_grad():
+        calls = {"Model.run": lambda: model.run(feed), OURS: _ours(module, x, 1)}
+        for call in calls.values():
+            call()
+        return timed(calls, rounds)
+
+
 def milliseconds(call: Call) -> float:
     """Time of one call, as the mean of calls that take `SECONDS` together."""
     count, begin = 0, time.perf_counter()
@@ -137,7 +172,7 @@ def _channels_last(module: Any, x: Any, threads: int) -> Call:
     return lambda: last(image)
 
 
-def _inductor(module: Any, x: Any, threads: int, autotune: bool = False) -> Call:
+def _inductor(module: Any, x: Any, threads: int) -> Call:
     import torch
     import torch._inductor.config as inductor
 
@@ -145,7 +180,7 @@ def _inductor(module: Any, x: Any, threads: int, autotune: bool = False) -> Call
         with inductor.patch(freezing=True):  # read when the first call compiles
             return fast(x)
 
-    fast = torch.compile(module, options={"max_autotune": autotune, "freezing": True})
+    fast = torch.compile(module, options={"max_autotune": True, "freezing": True})
     call()
     return lambda: fast(x)
 
@@ -176,7 +211,6 @@ WAYS: dict[str, Callable[[Any, Any, int], Call]] = {
     "channels_last": _channels_last,
     "openvino": _openvino,  # before others that compile, as it cannot compile code for a second time
     "inductor": _inductor,
-    "max_autotune": partial(_inductor, autotune=True),
     OURS: _ours,
 }
 
