@@ -34,6 +34,7 @@ from cpuconv.network.selection.planning import (
     seconds,
     writes,
 )
+from cpuconv.network.selection.row_norms import target_of
 
 LOWER_BOUND = "least"
 _COMPARED = ("blocked", "greedy")  # plans that `NetworkPlan.weighed` always includes
@@ -201,7 +202,7 @@ def _recorded(graph: Graph, node: Node, target: Target, record: Decision, same: 
     values = graph.operands(node)
     op = _computing(node, values, _results(graph, node))
     if op is not None and op.restored is not None and record.detail is not None:
-        offers: list[Offer | None] = [op.restored(node, values, target.of(node.sources), record.detail, same)]
+        offers: list[Offer | None] = [op.restored(node, values, target_of(graph, node, target), record.detail, same)]
     else:
         offers = _offers_of(graph, node, op, values, target)
     return sorted((offer for offer in offers if record.fits(offer)), key=seconds)[:1]
@@ -238,7 +239,9 @@ def _offers_of(
         return [None]
     fixed = bool(node.inputs) and node.inputs[0] in graph.constants  # a constant has no memory that a view could use
     try:
-        made = (offer for offer in op.offers(node, values, target.of(node.sources)) if not (offer.view and fixed))
+        made = (
+            offer for offer in op.offers(node, values, target_of(graph, node, target)) if not (offer.view and fixed)
+        )
         return [offer for offer in made if keeps_float32(offer, node, late)] or [None]
     except OPERAND_ERRORS as error:
         raise operand_error(node, values, error) from error
