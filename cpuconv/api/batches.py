@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -11,16 +12,20 @@ from cpuconv.graph.ir import Graph, Value
 from cpuconv.network.batched_model import BatchedModel
 from cpuconv.network.model import Model
 from cpuconv.network.precision.errors import relative_rms
+from cpuconv.network.saved.reading import BatchedParts
 from cpuconv.network.sizes.batches import Batches
 from cpuconv.network.thread_count import random_array
+from cpuconv.runtime.threads import maximum_threads
 
 _TOLERANCE = 0.01  # relative RMS difference of an item's results at another place of a batch
 
-Compile = Callable[[Graph, Mapping[str, Sequence[int]]], Model]
-
 
 def with_batches(
-    graph: Graph, shapes: Mapping[str, Sequence[int]], batches: Sequence[int], compile_at: Compile
+    graph: Graph,
+    shapes: Mapping[str, Sequence[int]],
+    batches: Sequence[int],
+    source: Callable[[], Graph],
+    compile_at: Callable[..., Model],
 ) -> BatchedModel:
     """Return a model that runs any batch by programs of these batch sizes.
 
@@ -30,8 +35,10 @@ def with_batches(
     shapes : mapping of str to sequence of int
         Sizes of inputs by name; first axes that are the batch are ignored.
     batches : sequence of int
+    source : callable
+        Returns the graph again, for `save`, after it has been released.
     compile_at : callable
-        Compiles a graph with shapes of inputs.
+        Compiles a graph: ``compile_at(graph, shapes=..., source=...)``.
 
     Raises
     ------
@@ -40,10 +47,47 @@ def with_batches(
     """
     sizes = _checked(batches)
     opened = Batches(graph, shapes)
-    models = {size: compile_at(*opened.at(size)) for size in sizes}
+    models = {}
+    for size in sizes:
+        at = opened.at(size)
+        models[size] = compile_at(at.graph, shapes=at.shapes, source=partial(_again, source, shapes, size))
     for size, model in models.items():
         _check_items(model, size, opened)
     return BatchedModel(models, opened.inputs, opened.outputs)
+
+
+def with_saved_batches(
+    batches: BatchedParts, shapes: Mapping[str, Sequence[int]], threads: int | None, load: Callable[..., Model]
+) -> BatchedModel:
+    """Return the model of saved models of several batch sizes; times are measured again unless layouts are used.
+
+    Parameters
+    ----------
+    batches : BatchedParts
+    shapes : mapping of str to sequence of int
+        Sizes of inputs that the user gave: none.
+    threads : int or None
+        Threads of a run; None: the saved number of each batch size.
+    load : callable
+        Makes the model of a part: ``load(part, shapes=..., threads=...)``.
+
+    Raises
+    ------
+    ArgumentError
+        `shapes` are given.
+    """
+    if shapes:
+        raise ArgumentError(must("input_shapes", "left out for a model saved with 'batches'", "given"))
+    models = {}
+    for size, part in batches.parts.items():
+        own = min(part.settings.threads if threads is None else threads, maximum_threads())
+        models[size] = load(part, shapes=shapes, threads=own)
+    follows = all(model._definition.follows for model in models.values())
+    return BatchedModel(models, batches.inputs, batches.outputs, batches.seconds if follows else None)
+
+
+def _again(source: Callable[[], Graph], shapes: Mapping[str, Sequence[int]], size: int) -> Graph:
+    return Batches(source(), shapes).at(size).graph
 
 
 def _checked(batches: Sequence[int]) -> list[int]:

@@ -7,13 +7,14 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from cpuconv.api.options import tuner_for
+from cpuconv.api.options import idle_limit, tuner_for
 from cpuconv.api.pickling import identity, origin
 from cpuconv.api.precision import AUTO, check_callable, check_left_out, feeds_of, tolerance_of
 from cpuconv.conv.choice.model import check_options
-from cpuconv.conv.choice.target import IDLE_BYTES, IN_NETWORK, PRECISION_F32, Target, check_together, precision_named
+from cpuconv.conv.choice.target import IN_NETWORK, PRECISION_F32, Target, check_together, precision_named
 from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, SourceError, kind_of, must
 from cpuconv.graph.ir import Graph, names_of
 from cpuconv.isa import current
@@ -165,7 +166,7 @@ def compile(
     any_threads = isinstance(wanted, str)
     most = maximum_threads() if isinstance(wanted, str) else wanted
     limits = replace(IN_NETWORK, accuracy=accuracy)
-    idle, each = _idle_bytes(idle_bytes), _precisions(node_precisions)
+    idle, each = idle_limit(idle_bytes), _precisions(node_precisions)
     check_together(named, each)
     target = Target(current(), most, strategy, limits, tuner_for(strategy), idle, named, each)
     shapes = {} if input_shapes is None else input_shapes
@@ -276,11 +277,21 @@ def load(
         "nodes of other precisions": (len(settings.node_precisions), len(each)),
     }
     _tell_of_other_plans(saved, {name: pair for name, pair in stated.items() if pair[0] != pair[1]})
-    target = Target(current(), wanted, how, limits, tuner_for(how), _idle_bytes(idle_bytes), named, each)
+    target = Target(current(), wanted, how, limits, tuner_for(how), idle_limit(idle_bytes), named, each)
     shapes = {} if input_shapes is None else input_shapes
-    again = _again(saved, saved.graph)
-    loaded = compiled(saved.graph, target, shapes, settings.rewriting, source=again, saved=saved, early=True)
+    if saved.batches is None:
+        loaded = _loaded(saved, target, shapes)
+    else:
+        from cpuconv.api.batches import with_saved_batches  # deferred: few models have several batch sizes
+
+        loaded = with_saved_batches(saved.batches, shapes, threads, partial(_loaded, target=target))
     return loaded.with_images(saved.images, saved.numbers).with_origin(origin(load, given))
+
+
+def _loaded(saved: Saved, target: Target, shapes: Mapping[str, Sequence[int]], threads: int | None = None) -> Model:
+    """The model of a saved network; `threads` replaces the target's."""
+    again, target = _again(saved, saved.graph), replace(target, threads=threads or target.threads)
+    return compiled(saved.graph, target, shapes, saved.settings.rewriting, source=again, saved=saved, early=True)
 
 
 def _with_images(
@@ -316,8 +327,9 @@ def _for_batches(
         return compiled(graph, target, shapes, options, **made)
     from cpuconv.api.batches import with_batches
 
-    made["source"] = None  # such models are not saved, so they need no raw weights
-    return with_batches(graph, shapes, batches, lambda graph, sizes: compiled(graph, target, sizes, options, **made))
+    return with_batches(
+        graph, shapes, batches, made.pop("source"), partial(compiled, target=target, options=options, **made)
+    )
 
 
 def _fastest(model: Model, feed: Mapping[str, Any]) -> int:
@@ -333,17 +345,6 @@ def _precisions(stated: Mapping[str, str] | None) -> dict[str, str]:
     return {
         name: precision_named(precision, f"node_precisions[{name!r}]") for name, precision in (stated or {}).items()
     }
-
-
-def _idle_bytes(wanted: int | None) -> int:
-    """Validate the limit of idle memory that a user gave, in bytes."""
-    if wanted is None:
-        return IDLE_BYTES
-    if isinstance(wanted, bool) or not hasattr(wanted, "__index__"):
-        raise ArgumentTypeError(must("idle_bytes", "an integer or None", repr(wanted)))
-    if int(wanted) < 0:
-        raise ArgumentError(must("idle_bytes", "0 or more bytes", repr(wanted)))
-    return int(wanted)
 
 
 def _tell_of_other_plans(saved: Saved, changed: Mapping[str, tuple[object, object]]) -> None:

@@ -12,6 +12,8 @@ from cpuconv.conv.caches.fingerprint import Fingerprint
 from cpuconv.conv.choice import auto_settings, select, substitutes
 from cpuconv.conv.choice.model import AUTO, Choice, Limits, check_options
 from cpuconv.conv.choice.query import Tuner
+from cpuconv.conv.choice.target import IDLE_BYTES
+from cpuconv.errors import ArgumentError, ArgumentTypeError, must
 from cpuconv.problem.arguments import problem_from_arguments
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32, Types
@@ -86,3 +88,14 @@ def tuner_for(strategy: str) -> Tuner | None:
     from cpuconv.tuning import profile  # deferred, because it imports the whole tuner
 
     return profile
+
+
+def idle_limit(wanted: int | None) -> int:
+    """Validate the limit of idle memory that a user gave, in bytes."""
+    if wanted is None:
+        return IDLE_BYTES
+    if isinstance(wanted, bool) or not hasattr(wanted, "__index__"):
+        raise ArgumentTypeError(must("idle_bytes", "an integer or None", repr(wanted)))
+    if int(wanted) < 0:
+        raise ArgumentError(must("idle_bytes", "0 or more bytes", repr(wanted)))
+    return int(wanted)

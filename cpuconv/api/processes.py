@@ -16,6 +16,7 @@ from typing import Any
 from cpuconv.api.queue import Queue
 from cpuconv.errors import CpuconvError
 from cpuconv.network.model import Model
+from cpuconv.runtime.streams import shares
 
 _TRIES = 2  # processes that may end during a run of the same input
 
@@ -40,7 +41,7 @@ class ProcessQueue(Queue):
         super().__init__(model, workers, pin=False)
         made = pickle.dumps(model)
         cores = sorted(os.sched_getaffinity(0)) if pin and hasattr(os, "sched_setaffinity") else []
-        self._workers = [_Worker(made, own) for own in _shares(cores, self.streams)]
+        self._workers = [_Worker(made, own) for own in shares(cores, self.streams)]
         for worker in self._workers:
             self._free.put(worker)
 
@@ -93,15 +94,6 @@ class _Worker:
         if self._process is not None:
             self._process.shutdown()
         self._process = None
-
-
-def _shares(cores: Sequence[int], count: int) -> list[Sequence[int]]:
-    """Equal parts of the cores, which are disjoint if there are enough; empty without cores."""
-    if not cores:
-        return [()] * count
-    if len(cores) < count:
-        return [[cores[at % len(cores)]] for at in range(count)]
-    return [cores[at * len(cores) // count : (at + 1) * len(cores) // count] for at in range(count)]
 
 
 # --- in the processes -------------------------------------------------------------------------------------------------

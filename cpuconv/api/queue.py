@@ -25,7 +25,7 @@ Outputs = dict[str, Any]
 
 
 class Queue:
-    """Runs of a model in several streams: one thread of the program each, on a core of its own.
+    """Runs of a model in several streams, each with its threads on cores of its own.
 
     Parameters
     ----------
@@ -34,7 +34,8 @@ class Queue:
     streams : int or None
         Max. concurrent runs. None: `model.streams`.
     pin : bool
-        Whether each stream stays on one core, where the model has one thread and the system allows it.
+        Whether each stream and its threads stay on an equal part of the cores, where the system allows it and there are
+        cores for all of them; those of a model of one thread may share cores.
     max_waiting : int or None
         Max. runs that wait for a stream; `submit` waits for room. None: twice the streams.
     callback : callable or None
@@ -66,7 +67,7 @@ class Queue:
         count = model.streams if streams is None else _positive("streams", streams)
         waiting = 2 * count if max_waiting is None else _positive("max_waiting", max_waiting)
         self._model, self._callback, self._ordered = model, callback, ordered
-        self._streams = Streams(count, "cpuconv-queue", pin and model.threads == 1)
+        self._streams = Streams(count, "cpuconv-queue", model.threads if pin else 0)
         self._places = count + waiting  # max. submitted runs that are not done
         self._closed = False
         self._begin()

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from baselib.locks import Lock
-from cpuconv.errors import ArgumentError, SourceError, must
+from cpuconv.errors import ArgumentError, must
 from cpuconv.graph.ir import Value
 from cpuconv.graph.stopping import Stop
 from cpuconv.memory.aligned import aligned
@@ -21,6 +20,7 @@ from cpuconv.network.thread_count import timed
 
 if TYPE_CHECKING:
     from cpuconv.network.reports.profile import Profile
+    from cpuconv.network.saved.container import Blocks
 
 _SYMBOL = "batch"  # name of the first axis where the model writes 1
 
@@ -61,6 +61,8 @@ class BatchedModel(Model):
         The model with fixed sizes, by batch size.
     inputs, outputs : collection of str
         Names of the ports whose first axis is the batch.
+    seconds : mapping of int to float, or None
+        Time of a run by batch size; None: measured.
 
     Attributes
     ----------
@@ -68,14 +70,18 @@ class BatchedModel(Model):
         The same names.
     """
 
-    def __init__(self, models: Mapping[int, Model], inputs: Collection[str], outputs: Collection[str]) -> None:
+    def __init__(
+        self,
+        models: Mapping[int, Model],
+        inputs: Collection[str],
+        outputs: Collection[str],
+        seconds: Mapping[int, float] | None = None,
+    ) -> None:
         largest = models[max(models)]
         known = {port.name: Value(port.shape, port.dtype) for port in largest.outputs}
         super().__init__(largest._definition, largest._programs, known, largest._opened.make, None)
         self._models, self.batched = models, (frozenset(inputs), frozenset(outputs))
-        ready = {size: model._ran._programs.last for size, model in models.items()}
-        programs = {size: made.executable for size, made in ready.items() if made is not None}
-        self.set_seconds(timed(programs, limit=1.0, least=3))
+        self.set_seconds(_measured(models) if seconds is None else seconds)
         self.inputs, self.outputs = (
             tuple(_opened(port) if port.name in names else port for port in ports)
             for names, ports in zip(self.batched, (self.inputs, self.outputs), strict=True)
@@ -93,9 +99,16 @@ class BatchedModel(Model):
         """State the measured time of a run by batch size."""
         self.batches, self._split = dict(seconds), Splitting(seconds)
 
-    def save(self, path: str | os.PathLike[str], *, kernels: bool = False) -> None:
-        """Raise SourceError: the models of several batch sizes are not saved in one file."""
-        raise SourceError(must(self._definition.name, "compiled without 'batches', to be saved", "compiled with them"))
+    def _header(self, blocks: Blocks) -> dict[str, Any]:
+        """The header of the model of the largest batch, with those of the others; equal weights are stored once."""
+        headers = {size: model._header(blocks) for size, model in self._models.items()}
+        header = headers.pop(max(headers))
+        inputs, outputs = map(sorted, self.batched)
+        seconds = [[size, self.batches[size]] for size in self._models]
+        return {
+            **header,
+            "batches": {"inputs": inputs, "outputs": outputs, "seconds": seconds, "others": [*headers.values()]},
+        }
 
     def _run(
         self, feed: Mapping[str, object], out: Mapping[str, np.ndarray] | None, stop: Stop | None, convert: bool
@@ -150,6 +163,13 @@ class BatchedModel(Model):
             sizes = ", ".join(map(str, self._models))
             raise ArgumentError(must("feed", f"of a batch of {sizes}, to be profiled", items))
         return self._models[items]._profile({**given, **others}, runs, watch)
+
+
+def _measured(models: Mapping[int, Model]) -> dict[int, float]:
+    """Time of a run by batch size, on random data."""
+    ready = {size: model._ran._programs.last for size, model in models.items()}
+    programs = {size: made.executable for size, made in ready.items() if made is not None}
+    return timed(programs, limit=1.0, least=3)
 
 
 def _opened(port: Port) -> Port:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from cpuconv.images.geometry import Geometry
     from cpuconv.images.image import Image
     from cpuconv.images.preprocessing import Numbers, Pictures
+    from cpuconv.network.saved.container import Blocks
 
 
 class Model(ModelReports):
@@ -295,7 +296,16 @@ class Model(ModelReports):
             The file that the model was compiled from has changed or is missing, or the network has a part that cannot
             be saved; the message names it.
         """
-        from cpuconv.network.saved.writing import write
+        from cpuconv.network.saved.writing import Blocks, write
+
+        blocks = Blocks()
+        header = self._header(blocks)
+        names = frozenset().union(*(each._programs.kernels() for each in self._parts())) if kernels else None
+        write(Path(path), blocks, header, names, None if self.pictures is None else self.pictures.to_dict())
+
+    def _header(self, blocks: Blocks) -> dict[str, Any]:
+        """The header of a saved model; its arrays are added to the blocks."""
+        from cpuconv.network.saved.writing import model_header
 
         definition, programs = self._definition, self._programs
         with programs.making:
@@ -312,6 +322,4 @@ class Model(ModelReports):
                 definition.order,
             )
             settings = replace(definition.settings, threads=self.threads)  # the fastest number, if it was determined
-            names = frozenset().union(*(each._programs.kernels() for each in self._parts())) if kernels else None
-            images = None if self.pictures is None else self.pictures.to_dict()
-            write(Path(path), ends, graph, settings, programs.to_save(), programs.forms, names, images)
+            return model_header(blocks, ends, graph, settings, programs.to_save(), programs.forms)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from baselib.locks import Lock
 from baselib.signals import signals_blocked
+from cpuconv.runtime.threads import restrict
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,11 +27,12 @@ class Streams:
     count : int
     name : str
         Prefix of the threads' names.
-    pin : bool
-        Whether each thread stays on one core of those that this process may use, where the system allows it.
+    pin : int
+        Threads of a call: each stream and its helping threads stay on an equal part of the cores that this process may
+        use, where these suffice for all streams or a call has one thread. 0: streams may run anywhere.
     """
 
-    def __init__(self, count: int, name: str = "cpuconv", pin: bool = False) -> None:
+    def __init__(self, count: int, name: str = "cpuconv", pin: int = 0) -> None:
         self.count = count
         self._name, self._pin = name, pin
         self._lock = Lock()
@@ -44,11 +45,24 @@ class Streams:
 
         with self._lock:
             if self._pool is None or self._process != os.getpid():
-                cores = itertools.cycle(_cores() if self._pin else [])
+                parts = iter(self._shares())
                 self._process = os.getpid()
-                self._pool = ThreadPoolExecutor(self.count, self._name, _pin_to_next, (cores,))
+                self._pool = ThreadPoolExecutor(self.count, self._name, _restrict_to_next, (parts,))
             with signals_blocked():  # a thread may be started here
                 return self._pool.submit(call, *arguments)
+
+    def _shares(self) -> list[Sequence[int]]:
+        cores = _cores() if self._pin else []
+        return [] if self._pin > 1 and self.count * self._pin > len(cores) else shares(cores, self.count)
+
+
+def shares(cores: Sequence[int], count: int) -> list[Sequence[int]]:
+    """Equal parts of the cores, which are disjoint if there are enough; empty without cores."""
+    if not cores:
+        return [()] * count
+    if len(cores) < count:
+        return [[cores[at % len(cores)]] for at in range(count)]
+    return [cores[at * len(cores) // count : (at + 1) * len(cores) // count] for at in range(count)]
 
 
 def reported(call: Callable[..., object], *arguments: Any) -> None:
@@ -63,10 +77,6 @@ def _cores() -> list[int]:
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else []
 
 
-def _pin_to_next(cores: Iterator[int]) -> None:
-    core = next(cores, None)  # atomic, as the iterator is implemented in C
-    if core is not None:
-        try:
-            os.sched_setaffinity(0, {core})  # of this thread
-        except OSError:  # the process's own set changed meanwhile
-            return
+def _restrict_to_next(parts: Iterator[Sequence[int]]) -> None:
+    if cores := next(parts, ()):  # atomic, as the iterator is implemented in C
+        restrict(cores)

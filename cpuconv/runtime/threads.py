@@ -8,6 +8,7 @@ use the pool of a layer: it runs serially, with one warning.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import functools
@@ -16,6 +17,7 @@ import os
 import sys
 import threading
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 from autotune.machine.cores import allowed_cores
@@ -152,22 +154,59 @@ class _Layer:
 
 
 _pool: Helpers | _Layer | None = None
+_own = threading.local()  # `pool`: an _OwnPool
 _starting = Lock(brief=False)
 
 
 def pool() -> Helpers | _Layer:
-    """Return the threads that help callers; they start at first use."""
+    """Return the threads that help callers, or those of this thread alone (`restrict`); they start at first use."""
     global _pool
+    if (own := getattr(_own, "pool", None)) is not None:
+        found: Helpers = own.helpers()
+        return found
     if _pool is None:
         with _starting:
             if _pool is None:
-                own = (
-                    _setting("THREADING_LAYER", "NUMBA_THREADING_LAYER", "default") == "default"
-                    and thread_pool.available()
-                )
                 with signals_blocked():
-                    _pool = Helpers(maximum_threads() - 1) if own else _Layer()
+                    _pool = Helpers(maximum_threads() - 1) if has_own_threads() else _Layer()
     return _pool
+
+
+class _OwnPool:
+    """Threads that help one thread alone, and end with it."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._helpers: Helpers | None = None
+
+    def helpers(self) -> Helpers:
+        if self._helpers is None:
+            with signals_blocked():
+                self._helpers = Helpers(self._threads)  # which inherit the affinity of this thread
+        return self._helpers
+
+    def __del__(self) -> None:
+        if self._helpers is not None:
+            atexit.unregister(self._helpers.close)
+            self._helpers.close(os.getpid())
+
+
+def restrict(cores: Sequence[int]) -> None:
+    """Keep this thread on some cores, with helping threads of its own, one less than cores, on the same cores.
+
+    Without effect where the system does not allow it.
+    """
+    try:
+        os.sched_setaffinity(0, cores)  # of this thread
+    except OSError:  # the process's own set changed meanwhile
+        return
+    if has_own_threads():
+        _own.pool = _OwnPool(len(cores) - 1)
+
+
+def has_own_threads() -> bool:
+    """Whether the threads that help callers are cpuconv's own, not those of a layer of Numba."""
+    return _setting("THREADING_LAYER", "NUMBA_THREADING_LAYER", "default") == "default" and thread_pool.available()
 
 
 def usable_threads(wanted: int) -> int:
@@ -188,6 +227,7 @@ def usable_threads(wanted: int) -> int:
 
 def _after_fork_in_child() -> None:
     global _forked, _pool
+    _own.__dict__.clear()
     if isinstance(_pool, Helpers):
         _pool = None
     _forked = _pool is not None

@@ -16,8 +16,8 @@ onnx = pytest.importorskip("onnx")
 
 import cpuconv  # noqa: E402
 from cpuconv.api import processes, throughput  # noqa: E402
-from cpuconv.runtime.streams import Streams  # noqa: E402
-from cpuconv.runtime.threads import maximum_threads  # noqa: E402
+from cpuconv.runtime import streams  # noqa: E402
+from cpuconv.runtime.threads import maximum_threads, pool  # noqa: E402
 from support.graphs import parse  # noqa: E402
 from support.running.events import until  # noqa: E402
 from support.running.first_calls import ended, forked  # noqa: E402
@@ -182,16 +182,44 @@ def test_a_child_of_fork_has_none_of_the_runs(model, monkeypatch) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system has no affinities")
-def test_pinned_streams_have_a_core_each() -> None:
-    allowed, gate = os.sched_getaffinity(0), threading.Barrier(2)
+@pytest.mark.parametrize(("pin", "own"), [(1, True), (2, True), (3, False), (0, False)])
+def test_pinned_streams_have_cores_of_their_own(monkeypatch, pin: int, own: bool) -> None:
+    """Two streams and their helping threads on four cores, each simulated by one of this process."""
+    allowed, gate, starting = os.sched_getaffinity(0), threading.Barrier(2), threading.Lock()
+    first, last = min(allowed), max(allowed)
+    monkeypatch.setattr(streams, "_cores", lambda: [first, first, last, last])
+    shared = pool()
+    if shared.layer != "own":
+        pytest.skip("a layer of Numba has no threads per stream")
 
-    def cores() -> frozenset[int]:
+    def affinities() -> list[frozenset[int]]:
+        with starting:
+            before = {*os.listdir("/proc/self/task")}
+            assert (pool() is shared) is not own
+            tasks = [0, *map(int, {*os.listdir("/proc/self/task")} - before)]
         gate.wait(10)
-        return frozenset(os.sched_getaffinity(0))
+        return [frozenset(os.sched_getaffinity(task)) for task in tasks]
 
-    pinned = [future.result() for future in [each.submit(cores) for each in [Streams(2, pin=True)] for _ in range(2)]]
-    assert all(len(each) == 1 and each <= allowed for each in pinned)
-    assert len({*pinned}) == min(2, len(allowed)) and os.sched_getaffinity(0) == allowed
+    background = streams.Streams(2, pin=pin)
+    with starting:  # both threads start first
+        futures = [background.submit(affinities) for _ in range(2)]
+    found = [future.result() for future in futures]
+    if own:
+        assert sorted(found, key=str) == sorted([[frozenset({core})] * 2 for core in (first, last)], key=str)
+    else:
+        assert found == [[allowed]] * 2
+    assert os.sched_getaffinity(0) == allowed and pool() is shared
+    tasks = len(os.listdir("/proc/self/task"))
+    del background
+    until(lambda: len(os.listdir("/proc/self/task")) == tasks - (4 if own else 2))  # helping threads end, too
+
+
+def test_streams_of_two_threads_run_on_their_own_threads(monkeypatch) -> None:
+    core = min(os.sched_getaffinity(0))
+    monkeypatch.setattr(streams, "_cores", lambda: [core] * 4)
+    two, inputs = cpuconv.compile(proto(), threads=2, strategy="heuristic"), feeds(20)
+    with cpuconv.Queue(two, 2) as queue:
+        assert equal([future.result() for future in [queue.submit(feed) for feed in inputs]], two, inputs)
 
 
 # --- map, submit, asyncio ---------------------------------------------------------------------------------------------
@@ -262,9 +290,9 @@ def test_a_child_of_fork_has_all_processes(tmp_path: Path) -> None:
 
 
 def test_cores_of_processes() -> None:
-    assert processes._shares([1, 2, 5, 6, 7], 2) == [[1, 2], [5, 6, 7]]
-    assert processes._shares([3, 4], 3) == [[3], [4], [3]]
-    assert processes._shares([], 2) == [(), ()]
+    assert streams.shares([1, 2, 5, 6, 7], 2) == [[1, 2], [5, 6, 7]]
+    assert streams.shares([3, 4], 3) == [[3], [4], [3]]
+    assert streams.shares([], 2) == [(), ()]
 
 
 def test_joblib(model) -> None:

@@ -15,6 +15,7 @@ onnx = pytest.importorskip("onnx")
 import cpuconv  # noqa: E402
 from cpuconv.api import throughput  # noqa: E402
 from cpuconv.network.batched_model import Splitting  # noqa: E402
+from cpuconv.network.saved.container import Blocks  # noqa: E402
 from cpuconv.network.sizes.batches import Batches  # noqa: E402
 from cpuconv.reading.onnx_reader import read  # noqa: E402
 from support.graphs import parse  # noqa: E402
@@ -68,6 +69,7 @@ def test_branches_that_inputs_decide() -> None:
     branches = "then_branch = t () => (float a) { a = Neg(p) }, else_branch = e () => (float b) { b = Abs(p) }"
     text = f"g (float[1,3] x, bool c) => (float[1,3] y) <float p = {{2}}> {{ f = If (c) <{branches}> y = Mul(x, f) }}"
     made = cpuconv.compile(parse(text), batches=(1, 2), **OPTIONS)
+    made.set_seconds({1: 1.0, 2: 1.5})
     x = RNG.normal(size=(3, 3)).astype(np.float32)
     for chosen, factor in ((True, -2), (False, 2)):
         np.testing.assert_array_equal(made.run({"x": x, "c": np.array(chosen)})["y"], factor * x)
@@ -101,16 +103,64 @@ def test_arrays_of_the_caller(model) -> None:
         model.run(feed, stop=lambda: True)
 
 
-def test_the_other_calls(model, tmp_path) -> None:
+def test_the_other_calls(model) -> None:
     assert model.nbytes > 0 and model.has_run and model.explain().to_dict()
     assert model.profile(feed_of(2), 1).to_dict()
     with pytest.raises(cpuconv.ArgumentError, match="batch of 1, 2, 4"):
         model.profile(feed_of(3))
-    with pytest.raises(cpuconv.SourceError, match="batches"):
-        model.save(tmp_path / "net.cpuconv")
     again = pickle.loads(pickle.dumps(cpuconv.compile(proto().SerializeToString(), batches=[2], **OPTIONS)))
     feed = feed_of(3)
     check(again.run(feed), feed)
+
+
+def test_saved_batches(model, tmp_path) -> None:
+    """A loaded model has the sizes, their times and the bits of the saved one; so has one that is saved again."""
+    path, again = tmp_path / "net.cpuconv", tmp_path / "again.cpuconv"
+    model.set_seconds({1: 1.0, 2: 1.5, 4: 9.0})
+    model.save(path)
+    loaded = cpuconv.load(path)
+    assert loaded.batches == model.batches and loaded.inputs == model.inputs and loaded.outputs == model.outputs
+    for each in (loaded, pickle.loads(pickle.dumps(loaded))):
+        for items in (0, 1, 4, 7):
+            feed = feed_of(items)
+            outputs = each.run(feed)
+            check(outputs, feed)
+            for name, array in model.run(feed).items():
+                np.testing.assert_array_equal(array, outputs[name])
+    loaded.save(again)
+    reloaded = cpuconv.load(again)
+    assert reloaded.batches == model.batches
+    check(reloaded.run(feed), feed)
+    assert path.stat().st_size < 3 * WEIGHTS.nbytes + 30_000  # one copy of the weights, and its packed forms
+    with pytest.raises(cpuconv.ArgumentError, match="'input_shapes'"):
+        cpuconv.load(path, input_shapes={"x": (1, 3, 4, 4)})
+    with pytest.warns(cpuconv.CpuconvWarning, match="accuracy"):
+        other = cpuconv.load(path, accuracy="exact")
+    assert other.batches != model.batches  # measured again
+    feed = feed_of(3)
+    check(other.run(feed), feed)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("seconds", [[1, 1.0], [3, 1.0], [4, 1.0]]),
+        ("seconds", [[1, 1.0], [2, -1.0], [4, 1.0]]),
+        ("seconds", [[1, 1.0], [4, 1.0]]),
+        ("inputs", ["w"]),
+        ("inputs", []),
+        ("outputs", ["x"]),
+        ("others", [{}, {}]),
+        ("others", 1),
+    ],
+)
+def test_damaged_batches_are_refused(model, tmp_path, key: str, value: object) -> None:
+    blocks = Blocks()
+    header = model._header(blocks)
+    header["batches"][key] = value
+    blocks.write(tmp_path / "net.cpuconv", header)
+    with pytest.raises(cpuconv.SourceError, match=r"net\.cpuconv"):
+        cpuconv.load(tmp_path / "net.cpuconv")
 
 
 def test_map_runs_several_feeds_at_a_time(model) -> None:

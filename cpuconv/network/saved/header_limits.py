@@ -18,7 +18,7 @@ from cpuconv.memory.free_memory import check_bytes
 from cpuconv.protos.limits import MAX_DEPTH, MAX_NODES
 
 MAX_HEADER_BYTES = 128 << 20  # maximum size in bytes: twice that of a program with 100,000 nodes
-MAX_LEVELS = 8 + 6 * MAX_DEPTH  # maximum nesting of brackets: each nested graph takes six levels
+MAX_LEVELS = 11 + 6 * MAX_DEPTH  # maximum nesting of brackets: each nested graph takes six levels
 _TIMES = 16  # maximum ratio of decoded to encoded size
 _SMALL = 1 << 16  # bytes that are allowed for any header
 

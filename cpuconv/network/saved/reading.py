@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -45,6 +46,25 @@ _WRONG = (
 """Exceptions of code that processes an invalid graph."""
 
 
+class BatchedParts(NamedTuple):
+    """The saved models of a model that was compiled with `batches`.
+
+    Attributes
+    ----------
+    parts : dict of int to Saved
+        By batch size, in ascending order.
+    inputs, outputs : list of str
+        Names of those whose first axis is the batch.
+    seconds : dict of int to float
+        Measured time of a run by batch size.
+    """
+
+    parts: dict[int, Saved]
+    inputs: list[str]
+    outputs: list[str]
+    seconds: dict[int, float]
+
+
 class Saved:
     """A saved model, read and checked; weights stay in the mapped file.
 
@@ -62,6 +82,8 @@ class Saved:
         Scale and shift per channel of inputs into whose readers those of `images` are folded.
     fits : bool
         Whether it was saved on this CPU with the current packing code; otherwise packed weights are not read.
+    batches : BatchedParts or None
+        The saved models of several batch sizes; this is that of the largest.
 
     Raises
     ------
@@ -70,8 +92,20 @@ class Saved:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, trust_kernels: bool = False) -> None:
-        self._file = Container(path)
-        stated = self._file.header.pop("kernels", None)
+        file = Container(path)
+        self._read(file, file.header, trust_kernels)
+
+    @classmethod
+    def _part(cls, file: Container, header: dict[str, Any]) -> Saved:
+        """The model of another batch size in the same file."""
+        made = cls.__new__(cls)
+        made._read(file, {key: value for key, value in header.items() if key != "batches"}, False)
+        return made
+
+    def _read(self, file: Container, header: dict[str, Any], trust_kernels: bool) -> None:
+        self._file = file
+        self.batches: BatchedParts | None = None
+        stated = header.pop("kernels", None)
         self._kernels: Part | None = None
         self._arrays: dict[tuple[int, str, tuple[int, ...]], np.ndarray] = {}
         self._numbers: dict[int, int] = {}  # block numbers by identity of arrays
@@ -79,7 +113,9 @@ class Saved:
         try:
             if trust_kernels and stated is not None:
                 self._kernels = self._code(*named(must_be(dict, stated), "made", "block"))
-            self._begin(self._file.header)
+            self._begin(header)
+            if "batches" in header:
+                self.batches = self._batched(must_be(dict, header["batches"]))
         except (CpuconvError, *_WRONG) as error:
             raise self._wrong(error) from error
 
@@ -117,6 +153,23 @@ class Saved:
             raise SourceError("it has no program for its sizes")
         whole = Node("Network", tuple(inputs), tuple(each for each in outputs if each not in inputs))
         self.graph = Graph(tuple(inputs), order, (whole,), {}, {**outputs, **inputs}, self.name)
+
+    def _batched(self, data: Mapping[str, Any]) -> BatchedParts:
+        inputs, outputs, seconds, others = named(data, "inputs", "outputs", "seconds", "others")
+        times = {must_be(int, size): must_be(float, time) for size, time in map(partial(must_be, list), seconds)}
+        parts = [*(self._part(self._file, header) for header in list_of(dict, others)), self]
+        found = BatchedParts(dict(zip(times, parts, strict=True)), list_of(str, inputs), list_of(str, outputs), times)
+        if not found.inputs or [*times] != sorted(times) or not all(0 < time < math.inf for time in times.values()):
+            raise SourceError("its batch sizes or their times are invalid")
+        for size, part in found.parts.items():
+            ends = [(part.graph.inputs, found.inputs), (part.graph.outputs, found.outputs)]
+            if part.graph.inputs != self.graph.inputs or part.graph.outputs != self.graph.outputs:
+                raise SourceError("the programs of its batch sizes have different inputs or outputs")
+            if any({*names} - {*every} for every, names in ends) or size < 1:
+                raise SourceError("its batched inputs or outputs are missing")
+            if any((part.graph.value(name).shape or ())[:1] != (size,) for name in found.inputs):
+                raise SourceError("an input does not have its batch size")
+        return found
 
     def _forms(self, data: Any) -> dict[tuple[int, str], int]:
         """Packed blocks by raw block and form."""

@@ -21,21 +21,19 @@ from cpuconv.network.saved.encoding import graph_to_plain, value_to_plain
 from cpuconv.network.saved.program import SavedProgram, Settings, here
 
 
-def write(
-    path: Path,
+def model_header(
+    blocks: Blocks,
     ends: tuple[str, Mapping[str, Value], Mapping[str, Value], Sequence[str]],
     graph: Graph | None,
     settings: Settings,
     programs: Iterable[SavedProgram],
     packed: Callable[[np.ndarray], Mapping[str, np.ndarray]],
-    names: Iterable[str] | None = None,
-    images: Mapping[str, Any] | None = None,
-) -> None:
-    """Write a model.
+) -> dict[str, Any]:
+    """Return the header that describes a model, and add its arrays to the blocks of the file.
 
     Parameters
     ----------
-    path : Path
+    blocks : Blocks
     ends : (str, mapping of str to Value, mapping of str to Value, sequence of str)
         Name of the network, its inputs and outputs, and the names of its outputs as the model lists them.
     graph : Graph or None
@@ -44,19 +42,12 @@ def write(
     programs : iterable of SavedProgram
     packed : callable
         Returns the packed forms of a constant, by `form_digest`.
-    names : iterable of str or None
-        Names of the kernels whose machine code is included.
-    images : mapping of str to [dict, list or None], or None
-        Plain values of the inputs that take pictures, by name.
 
     Raises
     ------
-    OSError
-        The file cannot be written.
     SourceError
         The network has a part that cannot be saved.
     """
-    blocks = Blocks()
     kept: dict[tuple[int, str], int] = {}  # packed blocks by raw block and form
 
     def keep(array: np.ndarray) -> int:
@@ -87,6 +78,34 @@ def write(
     }
     if len(order) > len(outputs):
         header["order"] = list(order)
+    return header
+
+
+def write(
+    path: Path,
+    blocks: Blocks,
+    header: dict[str, Any],
+    names: Iterable[str] | None = None,
+    images: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a model.
+
+    Parameters
+    ----------
+    path : Path
+    blocks : Blocks
+    header : dict
+        As `model_header` returned it.
+    names : iterable of str or None
+        Names of the kernels whose machine code is included.
+    images : mapping of str to [dict, list or None], or None
+        Plain values of the inputs that take pictures, by name.
+
+    Raises
+    ------
+    OSError
+        The file cannot be written.
+    """
     if images:
         header["images"] = dict(images)
     if names is not None:

@@ -30,7 +30,7 @@ from cpuconv.isa import current
 from cpuconv.network.saved import container
 from cpuconv.network.saved.program import SavedProgram, Settings
 from cpuconv.network.saved.reading import Saved
-from cpuconv.network.saved.writing import write
+from cpuconv.network.saved.writing import Blocks, model_header, write
 from cpuconv.network.selection.layout import lay_out
 from cpuconv.network.sizes.prepared import Rewriting, prepared
 from cpuconv.network.sizes.shape_inputs import shape_inputs
@@ -168,9 +168,9 @@ def _save(graph: Graph, path: Path) -> None:
     ends = known if is_fixed else {name: graph.value(name) for name in graph.inputs}
     outputs = {name: made.graph.value(name) if is_fixed else graph.value(name) for name in graph.outputs}
     options = Settings(1, "heuristic", Limits(), Rewriting())
-    write(
-        path, (graph.name, ends, outputs, graph.outputs), None if is_fixed else graph, options, [program], lambda _: {}
-    )
+    named, blocks = (graph.name, ends, outputs, graph.outputs), Blocks()
+    header = model_header(blocks, named, None if is_fixed else graph, options, [program], lambda _: {})
+    write(path, blocks, header)
 
 
 def change_saved(data: bytes, number: int) -> bytes:

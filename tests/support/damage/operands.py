@@ -31,7 +31,7 @@ from cpuconv.network.running.building import build
 from cpuconv.network.running.packed import Packed
 from cpuconv.network.saved.program import SavedProgram, Settings
 from cpuconv.network.saved.reading import Saved
-from cpuconv.network.saved.writing import write
+from cpuconv.network.saved.writing import Blocks, model_header, write
 from cpuconv.network.selection.decisions import Decisions
 from cpuconv.network.selection.layout import lay_out, offers_of
 from cpuconv.network.sizes.prepared import Prepared, Rewriting
@@ -220,7 +220,8 @@ def loaded(made: Application) -> Graph:
     shapes: Any = tuple(value.shape for value in inputs.values())
     ends = graph.name, inputs, {name: graph.value(name) for name in graph.outputs}, graph.outputs
     try:
-        write(path, ends, None, _OPTIONS, [SavedProgram(shapes, Prepared(graph, [], None), _NONE)], lambda _: {})
+        programs, blocks = [SavedProgram(shapes, Prepared(graph, [], None), _NONE)], Blocks()
+        write(path, blocks, model_header(blocks, ends, None, _OPTIONS, programs, lambda _: {}))
         program = Saved(path).program(shapes)
         assert program is not None
         return program.prepared.graph
