@@ -110,10 +110,13 @@ def test_a_problem_says_that_its_rows_have_no_order(tmp_path: Path, monkeypatch:
 def test_overlaps_and_shares_of_boxes():
     from bench.boxes import compared, overlap_of
 
-    boxes = np.array([[0, 0, 2, 2, 0.9, 1], [4, 4, 6, 8, 0.5, 2]], np.float64)
-    moved = boxes + [1, 0, 1, 0, 0, 0]
-    np.testing.assert_allclose(overlap_of(boxes, moved), [[1 / 3, 0], [0, 1 / 3]])
-    assert compared([boxes[None]], [boxes[None, ::-1]], 2) == {"found": 1, "overlap": 1, "score": 0}
-    other = boxes.copy()
-    other[1, 5] = 3  # another class
-    assert compared([boxes[None]], [other[None]], 2) == {"found": 0.5, "overlap": 0.5, "score": 0}
+    boxes = np.array([[0, 0, 2, 2], [4, 4, 6, 8]], np.float64)
+    np.testing.assert_allclose(overlap_of(boxes, boxes + [1, 0, 1, 0]), [[1 / 3, 0], [0, 1 / 3]])
+    output = np.array([[1, 5], [1, 6], [2, 2], [2, 4], [0.9, 0.1], [0, 0.5]])[None]  # centres, sizes, two classes
+    assert compared([output], [output[..., ::-1]], 2)["found"] == 1
+    assert compared([output], [output], 2) == {"found": 1, "overlap": 1, "score": 0}
+    other = output.copy()
+    other[0, 4:, 1] = 0.5, 0.1  # another class
+    told = compared([output], [other], 2)
+    assert (told["found"], told["overlap"]) == (0.5, 0.5)
+    assert told["score"] == pytest.approx(np.sqrt(2 * 0.4**2 / (0.9**2 + 0.1**2 + 0.5**2)))
