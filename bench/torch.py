@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     p.add_argument("--modules", default=",".join(MODULES), help="modules of torchvision.models")
     p.add_argument("--ways", default=",".join(WAYS), help=f"ways among {', '.join(WAYS)}")
     p.add_argument("--first", action="store_true", help="seconds until the first result, instead of times of calls")
-    p.add_argument("--overhead", action="store_true", help="microseconds of a call of one convolution beyond Model.run")
+    p.add_argument("--overhead", action="store_true", help="microseconds of a call of one convolution, by ways")
     p.add_argument(
         "--page", nargs="+", type=Path, metavar="FILE", help=f"write the table of {PAGE} from files of --json"
     )

@@ -83,7 +83,8 @@ def with_saved_batches(
         own = min(part.settings.threads if threads is None else threads, maximum_threads())
         models[size] = load(part, shapes=shapes, threads=own)
     follows = all(model._definition.follows for model in models.values())
-    return BatchedModel(models, batches.inputs, batches.outputs, batches.seconds if follows else None)
+    timed = all(model.has_run for model in models.values())  # not where inputs decide branches
+    return BatchedModel(models, batches.inputs, batches.outputs, batches.seconds if follows or not timed else None)
 
 
 def _again(source: Callable[[], Graph], shapes: Mapping[str, Sequence[int]], size: int) -> Graph:

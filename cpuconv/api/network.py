@@ -14,7 +14,7 @@ from cpuconv.api.options import idle_limit, tuner_for
 from cpuconv.api.pickling import identity, origin
 from cpuconv.api.precision import AUTO, check_callable, check_left_out, feeds_of, tolerance_of
 from cpuconv.conv.choice.model import check_options
-from cpuconv.conv.choice.target import IN_NETWORK, PRECISION_F32, Target, check_together, precision_named
+from cpuconv.conv.choice.target import IN_NETWORK, PRECISION_F32, Target, check_one_narrow_type, precision_named
 from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, SourceError, kind_of, must
 from cpuconv.graph.ir import Graph, names_of
 from cpuconv.isa import current
@@ -78,9 +78,10 @@ def compile(
         As for `plan`.
     precision : "float32", "bfloat16", "float16" (on Arm CPUs that add float16) or "auto"
         "bfloat16": operands of multiplications and intermediate tensors may be rounded to bfloat16 where the cost
-        models predict a gain; sums and functions are computed in float32. Inputs and outputs keep their dtypes. "auto":
-        the fastest of float32, bfloat16, int8 and mixtures of them whose measured error is within `tolerance` for all
-        `samples`; `Model.precision_table` reports the selection.
+        models predict a gain; sums and functions are computed in float32. Inputs and outputs keep their dtypes.
+        "float16": the same in float16, and convolutions may sum blocks in float16 unless `accuracy` is "exact". "auto":
+        the fastest of float32, a 16-bit type, int8 and mixtures whose measured error is within `tolerance` for all
+        `samples` (`Model.precision_table`).
     node_precisions : mapping of str to str, or None
         Other precisions of single nodes, by their names in the model; an unnamed node is identified by its first
         output. Nodes that are fused take the strictest precision among theirs.
@@ -167,7 +168,7 @@ def compile(
     most = maximum_threads() if isinstance(wanted, str) else wanted
     limits = replace(IN_NETWORK, accuracy=accuracy)
     idle, each = idle_limit(idle_bytes), _precisions(node_precisions)
-    check_together(named, each)
+    check_one_narrow_type(named, each)
     target = Target(current(), most, strategy, limits, tuner_for(strategy), idle, named, each)
     shapes = {} if input_shapes is None else input_shapes
     if isinstance(source, (str, os.PathLike)) and is_saved(source):
@@ -268,6 +269,7 @@ def load(
     check_options(how, limits.accuracy, limits.workspace, limits.reproducible)
     each = _precisions(settings.node_precisions) if precision is None else {}
     named = precision_named(settings.precision if precision is None else precision)
+    check_one_narrow_type(named, each)
     wanted = min(settings.threads, maximum_threads()) if threads is None else check_threads(threads)
     stated = {
         "threads": (settings.threads, wanted),

@@ -8,7 +8,7 @@ from pathlib import Path
 from cpuconv.api.precision import AUTO
 from cpuconv.cli.feeds import RANDOM
 from cpuconv.cli.other_engines import ENGINES
-from cpuconv.conv.choice.target import PRECISION_ALIASES, able_precisions, precision_named
+from cpuconv.conv.choice.target import PRECISION_ALIASES, precision_named, supported_precisions
 from cpuconv.errors import ArgumentError
 
 
@@ -32,8 +32,8 @@ def node_precision(text: str) -> tuple[str, str]:
     """Parse a node's name and its precision."""
     name, _, stated = text.rpartition("=")
     named = PRECISION_ALIASES.get(stated, stated)
-    if not name or named not in able_precisions():
-        raise argparse.ArgumentTypeError(f"must be NAME={'|'.join(able_precisions())}, not {text!r}")
+    if not name or named not in supported_precisions():
+        raise argparse.ArgumentTypeError(f"must be NAME={'|'.join(supported_precisions())}, not {text!r}")
     return name, named
 
 

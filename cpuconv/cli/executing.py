@@ -8,7 +8,7 @@ import runpy
 import sys
 
 from autotune.cli.options import USAGE, positive, say
-from cpuconv.conv.choice.target import able_precisions
+from cpuconv.conv.choice.target import supported_precisions
 from cpuconv.integrations.substitute import install
 from cpuconv.memory.heap import reuse_large_blocks
 
@@ -22,7 +22,7 @@ def add_options(made: argparse.ArgumentParser) -> None:
     )
     made.add_argument(
         "--precision",
-        choices=able_precisions(),
+        choices=supported_precisions(),
         help="precision of sessions that do not request one (default: float32)",
     )
     made.add_argument("-m", dest="is_module", action="store_true", help="PROGRAM is a module, as for python -m")

@@ -10,7 +10,7 @@ from cpuconv.api.precision import AUTO
 from cpuconv.cli.arguments import given_input, node_precision, precision
 from cpuconv.cli.feeds import RANDOM
 from cpuconv.conv.choice.model import ACCURACIES, STRATEGIES
-from cpuconv.conv.choice.target import able_precisions
+from cpuconv.conv.choice.target import supported_precisions
 from cpuconv.images.image import PRESETS
 
 
@@ -42,9 +42,9 @@ def add_model_options(made: argparse.ArgumentParser) -> None:
         "--precision",
         type=precision,
         metavar="NAME",
-        help=f"{', '.join((*able_precisions(), AUTO))}: precision to which operands and tensors may be rounded where"
-        " that is faster (default: float32); auto: the fastest combination whose measured error is within --tolerance"
-        " for all --samples",
+        help=f"{', '.join((*supported_precisions(), AUTO))}: precision to which operands and tensors may be rounded "
+        "where that is faster (default: float32); auto: the fastest combination whose measured error is within "
+        "--tolerance for all --samples",
     )
     made.add_argument(
         "--tolerance",
@@ -60,7 +60,7 @@ def add_model_options(made: argparse.ArgumentParser) -> None:
     )
     made.add_argument(
         "--node-precision",
-        metavar=f"NAME={'|'.join(able_precisions())}",
+        metavar=f"NAME={'|'.join(supported_precisions())}",
         type=node_precision,
         action="append",
         default=[],

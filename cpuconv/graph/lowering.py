@@ -20,8 +20,8 @@ class Offer:
     Attributes
     ----------
     inputs : tuple[str, ...]
-        Form of each input: `DENSE`, `STRIDED` (any plain strides), `BLOCKED` or `BLOCKED_BF16`; "" for an absent input,
-        or one whose elements are read at compilation.
+        Form of each input: `DENSE`, `STRIDED` (any plain strides), `BLOCKED`, or one of `NARROW`; "" for an absent
+        input, or one whose elements are read at compilation.
     outputs : tuple[str, ...]
         Form of each output. The operator writes to memory that it is given. Blocked outputs may have any distance
         between images. Plain outputs may have any strides if the form is `STRIDED`; `DENSE` ones, any stride of the

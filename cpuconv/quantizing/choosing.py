@@ -197,7 +197,7 @@ def errors_alone(
 ) -> dict[str, float]:
     """Measure the network's error with each of these layers as the only int8 layer; return it by name.
 
-    Errors above the tolerance, which no mixture may have, are those of the first samples.
+    Errors above twice the tolerance, which no mixture may have, are those of the first samples.
     """
     found = {}
     for at, layer in enumerate(layers):

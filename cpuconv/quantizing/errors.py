@@ -20,6 +20,7 @@ from cpuconv.quantizing.observing import Step, ready
 
 Outputs = Mapping[str, np.ndarray]
 Metric = Callable[[Outputs, Outputs], float]  # of a sample's float32 and variant outputs; 0: equal
+_SOME = 4  # samples before a measurement may end early: one may be unlike the others
 _FAR_ABOVE = 2.0  # error, relative to the tolerance, at which more samples are not needed
 _KEPT = 1 << 28  # maximum bytes of cached outputs; others are recomputed
 
@@ -163,9 +164,11 @@ class RelativeError:
 
     def __init__(self) -> None:
         self._sums: dict[str, np.ndarray] = {}
+        self._count = 0
 
     def add(self, exact: Outputs, rough: Outputs) -> None:
         """Add a sample."""
+        self._count += 1
         for name, array in exact.items():
             squares = squared_errors(array, rough[name])
             known = self._sums.get(name, np.zeros_like(squares))
@@ -176,14 +179,14 @@ class RelativeError:
     @property
     def value(self) -> float:
         """Error of the samples so far."""
-        return self._together
+        return self._pooled
 
     def exceeds(self, limit: float) -> bool:
-        """Whether the error so far is far above the limit."""
-        return self._together > _FAR_ABOVE * limit
+        """Whether the error of some samples is far above the limit."""
+        return self._count >= _SOME and self._pooled > _FAR_ABOVE * limit
 
     @property
-    def _together(self) -> float:
+    def _pooled(self) -> float:
         return max(map(relative_error, self._sums.values()), default=0.0)
 
 

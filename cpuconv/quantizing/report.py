@@ -38,7 +38,8 @@ class Layer:
     error : float
         Relative RMS error of its own output in int8.
     error_alone : float or None
-        Error of the network's outputs if only this layer is int8; None if not measured.
+        Error of the network's outputs if only this layer is int8; far above the tolerance, that of the first samples.
+        None if not measured.
     float_seconds, byte_seconds : float or None
         Time of the layer alone in float32 and int8, measured on this machine; None if not measured, or if another
         operator was fused with it.

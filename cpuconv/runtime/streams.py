@@ -47,7 +47,7 @@ class Streams:
             if self._pool is None or self._process != os.getpid():
                 parts = iter(self._shares())
                 self._process = os.getpid()
-                self._pool = ThreadPoolExecutor(self.count, self._name, _restrict_to_next, (parts,))
+                self._pool = ThreadPoolExecutor(self.count, self._name, _restrict_to_next, (parts, self._pin))
             with signals_blocked():  # a thread may be started here
                 return self._pool.submit(call, *arguments)
 
@@ -77,6 +77,6 @@ def _cores() -> list[int]:
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else []
 
 
-def _restrict_to_next(parts: Iterator[Sequence[int]]) -> None:
+def _restrict_to_next(parts: Iterator[Sequence[int]], threads: int) -> None:
     if cores := next(parts, ()):  # atomic, as the iterator is implemented in C
-        restrict(cores)
+        restrict(cores, threads)

@@ -145,10 +145,10 @@ class Helpers:
             self._threads.append((place, handle))
         atexit.register(self.close, os.getpid())
 
-    def close(self, process: int) -> None:
-        """End the threads before the process exits: it then frees compiled code, which none may still run."""
+    def close(self, process: int) -> bool:
+        """End the threads, as before the process exits and frees compiled code; return whether all ended in time."""
         if os.getpid() != process:  # a child of fork has no such threads
-            return
+            return True
         libc = ctypes.CDLL(None)
         self.board[CLOSED] = 1
         end = time.monotonic() + _EXIT_TIMEOUT
@@ -161,6 +161,7 @@ class Helpers:
                 self._threads.pop()
             else:
                 time.sleep(_POLL_SECONDS)
+        return not self._threads
 
 
 def new_board(threads: int) -> np.ndarray:

@@ -154,7 +154,8 @@ class _Layer:
 
 
 _pool: Helpers | _Layer | None = None
-_own = threading.local()  # `pool`: an _OwnPool
+_own = threading.local()  # `pool`: a _StreamPool
+_unended: list[Helpers] = []  # of ended streams; their threads may still read the board
 _starting = Lock(brief=False)
 
 
@@ -172,36 +173,39 @@ def pool() -> Helpers | _Layer:
     return _pool
 
 
-class _OwnPool:
+class _StreamPool:
     """Threads that help one thread alone, and end with it."""
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
         self._helpers: Helpers | None = None
+        self._process = 0
 
     def helpers(self) -> Helpers:
         if self._helpers is None:
-            with signals_blocked():
-                self._helpers = Helpers(self._threads)  # which inherit the affinity of this thread
+            with signals_blocked():  # the threads inherit the affinity of this thread
+                self._helpers, self._process = Helpers(self._threads), os.getpid()
         return self._helpers
 
     def __del__(self) -> None:
-        if self._helpers is not None:
-            atexit.unregister(self._helpers.close)
-            self._helpers.close(os.getpid())
+        if self._helpers is None or self._process != os.getpid():  # a child of fork has no such threads
+            return
+        atexit.unregister(self._helpers.close)
+        if not self._helpers.close(self._process):
+            _unended.append(self._helpers)
 
 
-def restrict(cores: Sequence[int]) -> None:
-    """Keep this thread on some cores, with helping threads of its own, one less than cores, on the same cores.
+def restrict(cores: Sequence[int], threads: int) -> None:
+    """Keep this thread on some cores, with helping threads of its own on the same cores: `threads`, this one included.
 
-    Without effect where the system does not allow it.
+    There are no more threads than cores. Without effect where the system does not allow it.
     """
     try:
         os.sched_setaffinity(0, cores)  # of this thread
     except OSError:  # the process's own set changed meanwhile
         return
     if has_own_threads():
-        _own.pool = _OwnPool(len(cores) - 1)
+        _own.pool = _StreamPool(min(len(cores), threads) - 1)
 
 
 def has_own_threads() -> bool:

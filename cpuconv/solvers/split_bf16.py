@@ -193,5 +193,5 @@ SOLVER = Solver(
     rounding=("products",),
     least_work=least_work,
     multiplies=BF16,
-    multiplied=lambda params: f"{params.products} products of bfloat16",
+    product_label=lambda params: f"{params.products} products of bfloat16",
 )

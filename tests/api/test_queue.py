@@ -205,21 +205,23 @@ def test_pinned_streams_have_cores_of_their_own(monkeypatch, pin: int, own: bool
         futures = [background.submit(affinities) for _ in range(2)]
     found = [future.result() for future in futures]
     if own:
-        assert sorted(found, key=str) == sorted([[frozenset({core})] * 2 for core in (first, last)], key=str)
+        assert sorted(found, key=str) == sorted([[frozenset({core})] * pin for core in (first, last)], key=str)
     else:
         assert found == [[allowed]] * 2
     assert os.sched_getaffinity(0) == allowed and pool() is shared
     tasks = len(os.listdir("/proc/self/task"))
     del background
-    until(lambda: len(os.listdir("/proc/self/task")) == tasks - (4 if own else 2))  # helping threads end, too
+    until(lambda: len(os.listdir("/proc/self/task")) == tasks - (2 * pin if own else 2))  # helping threads end, too
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no affinities")
 def test_streams_of_two_threads_run_on_their_own_threads(monkeypatch) -> None:
     core = min(os.sched_getaffinity(0))
     monkeypatch.setattr(streams, "_cores", lambda: [core] * 4)
     two, inputs = cpuconv.compile(proto(), threads=2, strategy="heuristic"), feeds(20)
     with cpuconv.Queue(two, 2) as queue:
         assert equal([future.result() for future in [queue.submit(feed) for feed in inputs]], two, inputs)
+        assert queue._streams.submit(pool).result() is not pool()
 
 
 # --- map, submit, asyncio ---------------------------------------------------------------------------------------------

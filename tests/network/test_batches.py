@@ -64,8 +64,8 @@ def check(outputs: Mapping[str, np.ndarray], feed: Mapping[str, np.ndarray]) -> 
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 
-def test_branches_that_inputs_decide() -> None:
-    """Each batch size has a model per branch."""
+def test_branches_that_inputs_decide(tmp_path) -> None:
+    """Each batch size has a model per branch, and no times where it is loaded with other options."""
     branches = "then_branch = t () => (float a) { a = Neg(p) }, else_branch = e () => (float b) { b = Abs(p) }"
     text = f"g (float[1,3] x, bool c) => (float[1,3] y) <float p = {{2}}> {{ f = If (c) <{branches}> y = Mul(x, f) }}"
     made = cpuconv.compile(parse(text), batches=(1, 2), **OPTIONS)
@@ -74,6 +74,10 @@ def test_branches_that_inputs_decide() -> None:
     for chosen, factor in ((True, -2), (False, 2)):
         np.testing.assert_array_equal(made.run({"x": x, "c": np.array(chosen)})["y"], factor * x)
     assert made.stats().programs == 4
+    made.save(tmp_path / "net.cpuconv")
+    with pytest.warns(cpuconv.CpuconvWarning, match="accuracy"):
+        loaded = cpuconv.load(tmp_path / "net.cpuconv", accuracy="fast")
+    np.testing.assert_array_equal(loaded.run({"x": x, "c": np.array(False)})["y"], 2 * x)
 
 
 def test_any_batch(model) -> None:
@@ -150,6 +154,7 @@ def test_saved_batches(model, tmp_path) -> None:
         ("inputs", ["w"]),
         ("inputs", []),
         ("outputs", ["x"]),
+        ("outputs", ["y", "x"]),
         ("others", [{}, {}]),
         ("others", 1),
     ],

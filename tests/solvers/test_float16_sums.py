@@ -78,4 +78,5 @@ def test_what_they_refuse(solver: Solver) -> None:
     if not ADDS:
         assert why_not(solver, problem, current()) == "this CPU does not add float16"
     few = typed.blocked(ConvProblem.parse("ic32ih5oc3kh1"), "f16:f16:f16")
-    assert why_not(solver, few, current())
+    reason = str(why_not(solver, few, current()))
+    assert ("do not fill vectors" in reason) if ADDS else reason

@@ -33,7 +33,7 @@ _INTEGERS = "int8", "uint8", "s8", "u8"
 
 def check_precision(precision: object, argument: str = "precision", more: Sequence[str] = ()) -> None:
     """Raise `ArgumentError` for an unknown precision; messages name the `argument`, and `more` allowed values."""
-    able = able_precisions()
+    able = supported_precisions()
     allowed = f"one of {', '.join((*able, *more))}"
     if isinstance(precision, str) and precision in able:
         return
@@ -46,12 +46,12 @@ def check_precision(precision: object, argument: str = "precision", more: Sequen
     raise ArgumentError(must(argument, allowed, repr(precision)))
 
 
-def able_precisions() -> tuple[str, ...]:
+def supported_precisions() -> tuple[str, ...]:
     """The precisions of networks on this CPU."""
-    return PRECISIONS if adds_float16() else (PRECISION_F32, PRECISION_BF16)
+    return PRECISIONS if has_float16_sums() else (PRECISION_F32, PRECISION_BF16)
 
 
-def adds_float16() -> bool:
+def has_float16_sums() -> bool:
     """Whether convolutions may sum in float16 on this CPU."""
     return product_of(Types(F16, F16, F16, F16), current()) is not None
 
@@ -59,22 +59,23 @@ def adds_float16() -> bool:
 def narrow_precision() -> str:
     """The precision that `precision="auto"` tries on this CPU: float16 where bfloat16 is not multiplied."""
     multiplies = any(dot.x == BF16 and has_feature(dot.feature) for dot in current().dots)
-    return PRECISION_F16 if adds_float16() and not multiplies else PRECISION_BF16
+    return PRECISION_F16 if has_float16_sums() and not multiplies else PRECISION_BF16
 
 
 def precision_named(precision: object, argument: str = "precision", more: Sequence[str] = ()) -> str:
     """Resolve a user's precision, possibly an alias such as "bf16"; raises as `check_precision`."""
     named = PRECISION_ALIASES.get(precision, precision) if isinstance(precision, str) else precision
-    if named == PRECISION_F16 and not adds_float16():
+    if named == PRECISION_F16 and not has_float16_sums():
         named = precision  # messages repeat what was given
     check_precision(named, argument, more)
     return str(named)
 
 
-def check_together(precision: str, node_precisions: Mapping[str, str]) -> None:
+def check_one_narrow_type(precision: str, node_precisions: Mapping[str, str]) -> None:
     """Raise `ArgumentError` if nodes of one network may round to different types: no copy converts between these."""
-    if len({precision, *node_precisions.values()} - {PRECISION_F32}) > 1:
-        raise ArgumentError(must("node_precisions", f"{PRECISION_F32} or {precision}", "both 16-bit types"))
+    narrow = {precision, *node_precisions.values()} - {PRECISION_F32}
+    if len(narrow) > 1:
+        raise ArgumentError(must("node_precisions", "of one 16-bit type", " and ".join(sorted(narrow))))
 
 
 @dataclass(frozen=True)

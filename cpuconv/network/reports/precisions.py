@@ -31,7 +31,7 @@ class PrecisionRow:
     name, op : str
         Name of the node in the model, and its operator.
     precision : str
-        "int8" if it reads or writes int8 or uint8, "bfloat16" if it may round, otherwise "float32".
+        "int8" if it reads or writes int8 or uint8, "bfloat16" or "float16" if it may round, otherwise "float32".
     types : str
         Element types, as in `explain`.
     seconds : float
@@ -39,7 +39,7 @@ class PrecisionRow:
     error : float or None
         Measured increase of the outputs' error by its rounding, with the operators before it rounding too, whether or
         not it rounds here. For an int8 candidate, the outputs' error if only this operator is int8. None: not measured,
-        such as when bfloat16 is never faster.
+        such as when rounding is never faster.
     step_seconds : float or None
         Added time of a run if the operator has the other precision: modelled, or between int8 and floating point as
         measured for it alone.
@@ -68,8 +68,8 @@ class PrecisionTable(Report):
     tolerance, error : float
         Requested and measured: the largest error of all samples, or the tolerance that unseen inputs need if larger.
     chosen : str
-        "float32", "bfloat16" or "mixed" of both. "int8": some operators multiply in int8, and nothing rounds to
-        bfloat16; "int8, bfloat16": all others may round to it; "int8, mixed": some of the others may.
+        "float32", "bfloat16" (on some Arm CPUs "float16") or "mixed" of both. "int8": some operators multiply in int8,
+        and nothing rounds; "int8, bfloat16": all others may round to it; "int8, mixed": some of the others may.
     seconds : mapping of str to float
         Time of a run for each of these that was timed, in turn: those with an error within the tolerance.
     errors : mapping of str to float

@@ -29,7 +29,7 @@ from cpuconv.network.saved.header_limits import MAX_HEADER_BYTES, check_text
 from cpuconv.runtime.code.cache import recording_names
 
 MAGIC = b"\x89cpuconv"
-FORMAT = 1
+FORMAT = 2  # 1: without batch sizes
 ALIGNMENT = 64
 PREFIX = struct.Struct("<8sQQQ")  # magic, format, bytes of the header, bytes of the file
 _DIGEST = 32
@@ -101,7 +101,8 @@ class Blocks:
             raise SourceError(
                 f"{path.name} cannot be saved: its header takes {len(text)} bytes, more than {MAX_HEADER_BYTES}."
             )
-        prefix = PREFIX.pack(MAGIC, FORMAT, len(text), rounded(START + len(text)) + self._end)
+        version = FORMAT if "batches" in header else 1
+        prefix = PREFIX.pack(MAGIC, version, len(text), rounded(START + len(text)) + self._end)
         write_whole({path: self._parts(prefix + digest(prefix, text) + text)})
 
     def _parts(self, beginning: bytes) -> Iterator[bytes | np.ndarray]:

@@ -54,7 +54,7 @@ class BatchedParts(NamedTuple):
     parts : dict of int to Saved
         By batch size, in ascending order.
     inputs, outputs : list of str
-        Names of those whose first axis is the batch.
+        Names of the inputs and outputs whose first axis is the batch.
     seconds : dict of int to float
         Measured time of a run by batch size.
     """
@@ -167,8 +167,14 @@ class Saved:
                 raise SourceError("the programs of its batch sizes have different inputs or outputs")
             if any({*names} - {*every} for every, names in ends) or size < 1:
                 raise SourceError("its batched inputs or outputs are missing")
-            if any((part.graph.value(name).shape or ())[:1] != (size,) for name in found.inputs):
-                raise SourceError("an input does not have its batch size")
+            for name in (*part.graph.inputs, *part.graph.outputs):
+                own, other = part.graph.value(name), self.graph.value(name)
+                if own.dtype != other.dtype:
+                    raise SourceError("the programs of its batch sizes have different types")
+                if name not in (*found.inputs, *found.outputs) or own.shape is other.shape is None:
+                    continue
+                if own.shape is None or own.shape != (size, *(other.shape or ())[1:]):
+                    raise SourceError("an input or output does not have its batch size, or other sizes differ")
         return found
 
     def _forms(self, data: Any) -> dict[tuple[int, str], int]:

@@ -33,7 +33,7 @@ def types_of(node_plan: NodePlan, value: Callable[[str], Value]) -> str:
     multiplied = getattr(detail, "multiplied", "")
     if problem is not None:
         if not multiplied and (choice := getattr(detail, "choice", None)) is not None:
-            multiplied = choice.candidate.solver.multiplied(choice.candidate.params)
+            multiplied = choice.candidate.solver.product_label(choice.candidate.params)
         text = _shortest(problem.types)
         return f"{text}, {multiplied}" if multiplied else text
     if multiplied:

@@ -2,14 +2,13 @@
 
 Strassen's algorithm and Winograd's add terms of other rows and subtract them again. Their errors are small next to the
 largest output, but a row that should be zero is not. Its division by max(norm, 1e-12), as in the cosine attention of
-Swin V2, whose padding tokens are zero, would give a row of norm 1.
+Swin V2, whose padding tokens are zero, would give a row of norm 1. Norms that are written in other ways, such as the
+square root of an Einsum, are not recognised, nor squares that are fused into elementwise expressions.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-
-import numpy as np
 
 from cpuconv.conv.choice.target import Target
 from cpuconv.graph.ir import Graph, Node
@@ -18,7 +17,7 @@ from cpuconv.graph.ops.traits import Movement
 
 _NORMS = frozenset({"ReduceL1", "ReduceL2", "ReduceSumSquare", "LpNormalization"})
 _PARTS = frozenset({"Split", "Slice", "Gather", "Concat", "Pad", "Expand"})
-_SCALES = frozenset({"Add", "Mul", "Sub", "Div", "Neg", "Cast", "Identity"})  # of a value and of constants
+_SCALES = frozenset({"Add", "Mul", "Sub", "Div", "Neg", "Cast", "Identity"})  # may scale a value by constants
 
 
 def target_of(graph: Graph, node: Node, target: Target) -> Target:
@@ -45,8 +44,9 @@ def _reaches_norm(graph: Graph, node: Node) -> bool:
 
 
 def _is_square(graph: Graph, node: Node) -> bool:
-    """Whether a node squares its input."""
-    if node.op == "Mul":
-        return node.inputs[0] == node.inputs[1]
+    """Whether a node squares its input for a sum of squares."""
+    if node.op not in ("Mul", "Pow") or len(node.inputs) != 2:
+        return False
     exponent = graph.constants.get(node.inputs[1]) if node.op == "Pow" else None
-    return exponent is not None and bool(np.all(exponent == 2))
+    squares = node.inputs[0] == node.inputs[1] if node.op == "Mul" else exponent is not None and exponent.tolist() == 2
+    return squares and any(user.op == "ReduceSum" for user in graph.users(node.outputs[0]))

@@ -14,6 +14,7 @@ from cpuconv.graph.ops.base import OPERAND_ERRORS
 from cpuconv.graph.ops.recurrent_states import StateProducts
 from cpuconv.isa import current
 from cpuconv.network.selection.layout import NetworkPlan, NodePlan
+from cpuconv.network.selection.row_norms import target_of
 from cpuconv.solvers import why_not
 from cpuconv.symbolic.sizes import Trace
 
@@ -59,7 +60,7 @@ def followed(plan: NetworkPlan, graph: Graph, trace: Trace) -> Followed:
         if (
             offer is not None
             and not isinstance(offer.detail, LayoutCandidate)
-            and not _is_right(made, node, offer, plan.target.of(node.sources), trace)
+            and not _is_right(made, node, offer, target_of(made, node, plan.target), trace)
         ):
             per_size.add(next(filter(None, node.outputs)))
     return Followed(replace(plan, graph=made, nodes=plans, recorded=None), frozenset(per_size))
@@ -76,7 +77,7 @@ def _followed(graph: Graph, node: Node, offer: Offer, plan: NetworkPlan) -> Offe
         assert x is not None and x.shape is not None
         made = None if lengths is not None and lengths.array is not None else asked.resized(x.shape)  # type: ignore[arg-type]  # concrete
     elif op.restored is not None:
-        found = op.restored(node, operands, plan.target.of(node.sources), asked.recorded(), False)
+        found = op.restored(node, operands, target_of(graph, node, plan.target), asked.recorded(), False)
         alike = found is not None and (found.inputs, found.outputs) == (offer.inputs, offer.outputs)
         made = found.detail if found is not None and alike else None
     candidate = asked.choice.candidate

@@ -139,14 +139,12 @@ class Assignments:
             return Assignment()
         part = _NEARLY_FREE if free else 1.0
         candidates = [[*self._candidates(unit, prices, forced, part)] for unit in self._units]
-        costs = [np.array([candidate.seconds for candidate in each]) for each in candidates]
-        links: list[layouts.Link] = []
-        for at, name in enumerate(self.tensors, len(candidates)):
-            links += self._links(name, candidates, at)
-            costs.append(part * self._conversions(name))
-        picked, seconds, _ = layouts.solve(costs, links)
-        taken = [each[at] for each, at in zip(candidates, picked, strict=False)]
-        pairs = [*zip(self._units, self._next_to_layers(taken), strict=True)]
+        taken, seconds = self._solved(candidates, part)
+        while apart := self._disconnected(taken):
+            for at in apart:
+                candidates[at] = [each for each in candidates[at] if not (each.reads or each.writes)]
+            taken, seconds = self._solved(candidates, part)
+        pairs = [*zip(self._units, taken, strict=True)]
         written = {name for unit, candidate in pairs if candidate.writes for name in unit.outputs}
         read = {name for unit, candidate in pairs for name in unit.inputs if True in _asked(unit, candidate, name)}
         return Assignment(
@@ -162,8 +160,18 @@ class Assignments:
             seconds,
         )
 
-    def _next_to_layers(self, taken: Sequence[_Candidate]) -> Iterator[_Candidate]:
-        """Keep operators in float32 that int8 tensors do not connect to an int8 layer; their errors have no price."""
+    def _solved(self, candidates: Sequence[Sequence[_Candidate]], part: float) -> tuple[list[_Candidate], float]:
+        """The fastest selection of candidates, and its seconds with `part` of the conversions' cost."""
+        costs = [np.array([candidate.seconds for candidate in each]) for each in candidates]
+        links: list[layouts.Link] = []
+        for at, name in enumerate(self.tensors, len(candidates)):
+            links += self._links(name, candidates, at)
+            costs.append(part * self._conversions(name))
+        picked, seconds, _ = layouts.solve(costs, links)
+        return [each[at] for each, at in zip(candidates, picked, strict=False)], seconds
+
+    def _disconnected(self, taken: Sequence[_Candidate]) -> list[int]:
+        """Operators in int8 that int8 tensors do not connect to an int8 layer; their errors have no price."""
         connected = {at for at, unit in enumerate(self._units) if unit.layer is not None and taken[at].reads}
         ahead = [*connected]
         while ahead:
@@ -174,8 +182,7 @@ class Assignments:
             near |= {to for name in written for to in self._readers.get(name, ()) if taken[to].reads}
             ahead += near - connected
             connected |= near
-        for at, candidate in enumerate(taken):
-            yield candidate if at in connected else _Candidate(False, False, 0.0)
+        return [at for at, each in enumerate(taken) if at not in connected and (each.reads or each.writes)]
 
     def _candidates(self, unit: Unit, prices: Mapping[str, float], forced: bool, part: float) -> Iterator[_Candidate]:
         """Candidates of a unit, and their costs."""

@@ -140,16 +140,18 @@ def in_epilogues(graph: Graph, known: Mapping[str, Value]) -> frozenset[int]:
         of = {node.outputs[0]} if op.product and node.outputs else {results.get(name, "") for name in data}
         layer = of.pop() if len(of) == 1 else ""
         sizes = {known.get(name, Value()).shape for name in (layer, *node.outputs)}
-        activation = op.int8 is Int8.RESCALED and not (op.window or op.rowwise or op.movement) and len(sizes) == 1
+        activation = op.int8 is Int8.RESCALED and not (op.window or op.rowwise or op.movement)
+        activation &= len(sizes) == 1 and None not in sizes
         if layer and (activation or op.product):
             results[node.outputs[0]] = layer
             activations.setdefault(layer, []).extend([] if op.product else [node])
-    return frozenset(
-        id(node)
-        for layer, nodes in activations.items()
-        if not graph.is_output(layer) and {*map(id, graph.users(layer))} <= {*map(id, nodes)}
-        for node in nodes
-    )
+
+    def alone(layer: str, nodes: list[Node]) -> bool:
+        """Whether only the last activation has other readers."""
+        inner, within = [layer, *(node.outputs[0] for node in nodes[:-1])], {*map(id, nodes)}
+        return all(not graph.is_output(name) and {*map(id, graph.users(name))} <= within for name in inner)
+
+    return frozenset(id(node) for layer, nodes in activations.items() if alone(layer, nodes) for node in nodes)
 
 
 def is_network_output(graph: Graph, name: str) -> bool:

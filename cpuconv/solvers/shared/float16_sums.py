@@ -1,6 +1,6 @@
 """Convolutions of float16 whose sums are float16 within short blocks of the reduction, on Arm CPUs that add float16.
 
-They are those of other solvers, of the same problem with other sums: `fmla` multiplies twice as many elements
+Each is another solver with the problem's type of sums set to float16: `fmla` multiplies twice as many elements
 (`products/gemm_halves.py` states the error). Source: Arm's architecture reference manual, FEAT_FP16.
 """
 

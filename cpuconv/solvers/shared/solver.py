@@ -22,7 +22,7 @@ def _no_offset(problem: ConvProblem, isa: Isa) -> tuple[int, int]:
     return 0, 0
 
 
-def _nothing(params: Any) -> str:
+def _no_label(params: Any) -> str:
     return ""
 
 
@@ -69,8 +69,8 @@ class Solver:
     multiplies : Element or None
         The element type that it multiplies, whatever the input's type; it decides which roof counts. Default: the
         input's.
-    multiplied : (params) -> str
-        What it multiplies instead of the problem's types, as reports say it. Default: nothing.
+    product_label : (params) -> str
+        Label of its multiplications in reports. Default: the problem's types.
     shared_vectors : bool
         Whether output channels of several groups share a vector of its kernels. Default: no.
     alike : (problem, isa, params) -> iterable of params, or None
@@ -95,7 +95,7 @@ class Solver:
     offset: Callable[[ConvProblem, Isa], tuple[int, int]] = _no_offset
     least_work: Callable[[ConvProblem, Any], tuple[int, int]] = _direct_work
     multiplies: Element | None = None
-    multiplied: Callable[[Any], str] = _nothing
+    product_label: Callable[[Any], str] = _no_label
     shared_vectors: bool = False
     alike: Callable[[ConvProblem, Isa, Any], Iterable[Any]] | None = None
     is_closed: Callable[[ConvProblem, Any, Isa], bool] | None = None
