@@ -45,5 +45,5 @@ def test_all_parts_of_more_threads_are_measured(tmp_path):
     path = save(tmp_path / "conv.onnx", [conv(pads=[1] * 4)], {"x": (1, 32, 28, 28)}, {"w": (32, 32, 3, 3)})
     rows = scaling.part_seconds(path, {"x": np.zeros((1, 32, 28, 28), np.float32)}, 4)
     row = max(rows, key=len)
-    assert len(row) in range(4, 33, 4) and (row > 0).all()
+    assert len(row) in range(4, 33, 4) and row.sum() > 0 and (row >= 0).all()  # some parts may be empty
     assert maximum_threads() == before
