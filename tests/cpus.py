@@ -80,7 +80,7 @@ SLICES: dict[str, tuple[str, ...]] = {
     ),
     "cortex-a76": (
         *_tests(*(f"solvers/solvers::test_{name}" for name in _EDGES)),
-        *_tests("solvers/lanewise", "solvers/blocked", "solvers/asm"),
+        *_tests("solvers/lanewise", "solvers/blocked", "solvers/asm", "solvers/float16_sums"),
         *_operators(*_FEW[1:], "ScaledDotProductAttention"),
         *_NETWORKS[1:],
         *_tests("project/cpus", "autotune/tuning/search::test_workers_end_with_their_parent"),  # processes are launched
