@@ -328,5 +328,5 @@ def test_a_newer_version(path):
     compiled().save(path)
     data = path.read_bytes()
     path.write_bytes(with_header(data, header_of(data), container.FORMAT + 1))
-    with pytest.raises(SourceError, match=r"newer cpuconv: its format is 2, this one reads up to 1"):
+    with pytest.raises(SourceError, match=r"newer cpuconv: its format is 3, this one reads up to 2"):
         cpuconv.load(path)
