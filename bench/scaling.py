@@ -171,8 +171,8 @@ def table(found: dict[str, dict[str, Any]], here: int) -> str:
     return tabulate(rows, heads, tablefmt="pipe", disable_numparse=True)
 
 
-def _cell(told: dict[str, float]) -> str:
-    plain, by_speed = f"{told['efficiency']:.0%}", f"{told['by_speed']:.0%}"
+def _cell(figures: dict[str, float]) -> str:
+    plain, by_speed = f"{figures['efficiency']:.0%}", f"{figures['by_speed']:.0%}"
     return plain if plain == by_speed else f"{plain} ({by_speed})"
 
 

@@ -36,7 +36,7 @@ from cpuconv.symbolic.sizes import Affine, greatest, least, memoised
 from layouts import Strides
 
 _PARTS = {3: 2, 6: 3}  # parts of a number, by products
-_ERROR = {3: 6e-6, 6: 0.0}  # stated error, relative to the largest output, beside that of float32
+_ERROR = {3: 6e-6, 6: 0.0}  # stated error, relative to the largest output, in addition to that of float32
 _PART_CYCLES = 4.0  # to split a vector, for each part: instructions counted, not measured
 
 

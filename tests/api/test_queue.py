@@ -17,7 +17,8 @@ onnx = pytest.importorskip("onnx")
 import cpuconv  # noqa: E402
 from cpuconv.api import processes, throughput  # noqa: E402
 from cpuconv.runtime import streams  # noqa: E402
-from cpuconv.runtime.threads import maximum_threads, pool  # noqa: E402
+from cpuconv.runtime.thread_pool import Helpers  # noqa: E402
+from cpuconv.runtime.threads import has_own_threads, maximum_threads, pool  # noqa: E402
 from support.graphs import parse  # noqa: E402
 from support.running.events import until  # noqa: E402
 from support.running.first_calls import ended, forked  # noqa: E402
@@ -221,7 +222,22 @@ def test_streams_of_two_threads_run_on_their_own_threads(monkeypatch) -> None:
     two, inputs = cpuconv.compile(proto(), threads=2, strategy="heuristic"), feeds(20)
     with cpuconv.Queue(two, 2) as queue:
         assert equal([future.result() for future in [queue.submit(feed) for feed in inputs]], two, inputs)
-        assert queue._streams.submit(pool).result() is not pool()
+        assert (queue._streams.submit(pool).result() is not pool()) is has_own_threads()
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no affinities")
+def test_a_child_of_fork_does_not_end_threads_of_the_parent(monkeypatch) -> None:
+    core, closed, close = min(os.sched_getaffinity(0)), [], Helpers.close
+    monkeypatch.setattr(streams, "_cores", lambda: [core] * 2)
+    monkeypatch.setattr(Helpers, "close", lambda self, process: closed.append(process) or close(self, process))
+    background = streams.Streams(1, pin=2)
+    background.submit(pool).result()
+
+    def body() -> None:
+        assert not closed
+
+    assert ended(forked(body), 20.0) == ""
+    del background
 
 
 # --- map, submit, asyncio ---------------------------------------------------------------------------------------------

@@ -134,7 +134,7 @@ def _unless_none(
 def _sum_range(
     tile: GemmTile, vec: Vector, operands: TileOperands, unroll: int, first: Any, last: Any, start: State
 ) -> State:
-    """Emit `_sum_segments`, for float16 sums in blocks."""
+    """Emit `_sum_segments`; in blocks of segments where sums are float16."""
 
     def block(begin: Any, end: Any, state: State) -> State:
         return _sum_segments(tile, vec, operands, unroll, begin, end, state)

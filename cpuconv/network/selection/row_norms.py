@@ -2,8 +2,9 @@
 
 Strassen's algorithm and Winograd's add terms of other rows and subtract them again. Their errors are small next to the
 largest output, but a row that should be zero is not. Its division by max(norm, 1e-12), as in the cosine attention of
-Swin V2, whose padding tokens are zero, would give a row of norm 1. Norms that are written in other ways, such as the
-square root of an Einsum, are not recognised, nor squares that are fused into elementwise expressions.
+Swin V2, whose padding tokens are zero, would give a row of norm 1.
+
+Two forms are not recognised: norms by Einsum, and squares within a fused elementwise expression.
 """
 
 from __future__ import annotations
