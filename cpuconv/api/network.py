@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cpuconv.api.options import idle_limit, tuner_for
-from cpuconv.api.pickling import identity, origin
+from cpuconv.api.pickling import origin
 from cpuconv.api.precision import AUTO, check_callable, check_left_out, feeds_of, tolerance_of
+from cpuconv.api.sources import again, read
 from cpuconv.conv.choice.model import check_options
 from cpuconv.conv.choice.target import IN_NETWORK, PRECISION_F32, Target, check_one_narrow_type, precision_named
 from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, SourceError, kind_of, must
@@ -24,8 +24,6 @@ from cpuconv.network.saved.container import is_saved
 from cpuconv.network.saved.reading import Saved
 from cpuconv.network.sizes.prepared import Rewriting
 from cpuconv.runtime.threads import check_threads, maximum_threads, wanted_threads
-
-EXPORTED = ".pt2"  # extension of files of torch.export
 
 if TYPE_CHECKING:
     import onnx
@@ -173,14 +171,14 @@ def compile(
     shapes = {} if input_shapes is None else input_shapes
     if isinstance(source, (str, os.PathLike)) and is_saved(source):
         raise SourceError(f"{os.fspath(source)} is a saved model: use cpuconv.load.")
-    graph = source if isinstance(source, Graph) else _read(source)
+    graph = source if isinstance(source, Graph) else read(source)
     unknown = [name for name in each if name not in names_of(graph)]
     if unknown:
         raise ArgumentError(
             must("node_precisions", "a dict whose keys are node names of the model", f"one with {unknown[0]!r}")
         )
     options = Rewriting(strict, tuple(skip_passes))
-    made: dict[str, Any] = {"source": _again(source, graph), "auto": any_threads, "early": True}
+    made: dict[str, Any] = {"source": again(source, graph), "auto": any_threads, "early": True}
     if not auto:
         ready = _with_images(graph, images, batches, target, shapes, options, made)
         return ready.with_origin(origin(compile, given))
@@ -292,8 +290,8 @@ def load(
 
 def _loaded(saved: Saved, target: Target, shapes: Mapping[str, Sequence[int]], threads: int | None = None) -> Model:
     """The model of a saved network; `threads` replaces the target's."""
-    again, target = _again(saved, saved.graph), replace(target, threads=threads or target.threads)
-    return compiled(saved.graph, target, shapes, saved.settings.rewriting, source=again, saved=saved, early=True)
+    source, target = again(saved, saved.graph), replace(target, threads=threads or target.threads)
+    return compiled(saved.graph, target, shapes, saved.settings.rewriting, source=source, saved=saved, early=True)
 
 
 def _with_images(
@@ -366,36 +364,3 @@ def _tell_of_other_plans(saved: Saved, changed: Mapping[str, tuple[object, objec
             CpuconvWarning,
             stacklevel=3,
         )
-
-
-def _again(source: object, graph: Graph) -> Callable[[], Graph]:
-    """Return a function that gives the graph of a source: from memory, or by reading the file again."""
-    if not isinstance(source, (str, os.PathLike)):
-        return lambda: graph
-    path = os.path.abspath(source)
-    known = identity(path)
-
-    def again() -> Graph:
-        if identity(path) != known:
-            raise SourceError(
-                f"{path} must be as it was when the model was compiled, for the model to be saved or to"
-                " take other arrays for its initializers."
-            )
-        return _read(path)
-
-    return again
-
-
-def _read(source: Any) -> Graph:
-    """Read a model of ONNX, or an exported program of PyTorch."""
-    if isinstance(source, (str, os.PathLike)) and os.fspath(source).endswith(EXPORTED):
-        from cpuconv.reading.aten.exported import read_file  # deferred: it imports torch
-
-        return read_file(source)
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(source, (torch.nn.Module, torch.export.ExportedProgram)):
-        wanted = "an ONNX model; cpuconv.from_torch(module, example_inputs) compiles modules"
-        raise ArgumentTypeError(must("source", wanted, kind_of(source)))
-    from cpuconv.reading.onnx_reader import read
-
-    return read(source)

@@ -17,6 +17,7 @@ from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import Arrays, Inputs, Op, broadcast_shapes, given
 from cpuconv.graph.ops.matrix import Rounded, matmul_shape
+from cpuconv.graph.ops.shaping import axis_order
 from cpuconv.kernels.attention.step import AttentionProblem, attention_step, bf16_product, seconds
 from cpuconv.kernels.binding.steps import Ref, Step
 from cpuconv.kernels.binding.tensor_view import DENSE, FLOAT32, STRIDED, TensorView, stored_as
@@ -30,11 +31,13 @@ def _shape(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> tuple[
 
 def _infer(node: Node, inputs: Inputs) -> list[Value]:
     q, k, v, mask = *inputs[:3], given(inputs, 3)
-    scores, perm = matmul_shape(q.shape, k.shape), node["perm"]
+    scores = matmul_shape(q.shape, k.shape)
     if mask is not None and (broadcast_shapes(scores, mask.shape) != scores or mask.shape[-1:] != scores[-1:]):
         raise ValueError(f"a mask of shape {mask.shape} does not broadcast to scores of shape {scores}")
     shape = _shape(q.shape, k.shape, v.shape)
-    return [Value(shape if perm is None else tuple(shape[axis] for axis in perm), q.dtype)]
+    if node["perm"] is not None:
+        shape = tuple(shape[axis] for axis in axis_order(node, len(shape)))
+    return [Value(shape, q.dtype)]
 
 
 def scaled_dot_product_attention(node: Node, arrays: Arrays) -> np.ndarray:
