@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers_cases
 from torch.utils import _pytree as pytree
 
 from support.torch_backend import register
@@ -110,42 +111,11 @@ def _ultralytics() -> Iterator[Case]:
         yield name, lambda name=name, kind=kind: (kind(f"{name}.yaml", verbose=False), (torch.rand(1, 3, 160, 160),))
 
 
-def _transformers() -> Iterator[Case]:
-    t = importlib.import_module("transformers")
-    images = torch.randn(1, 3, 112, 112)
-    small = {"hidden_size": 96, "num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 192}
-    yield "vit", lambda: (t.ViTModel(t.ViTConfig(**small, image_size=112)), (images,))
-    vision = t.CLIPVisionConfig(**small, image_size=112, patch_size=16)
-    yield "clip-vision", lambda: (t.CLIPVisionModel(vision), (images,))
-    text = t.CLIPTextConfig(**small, vocab_size=1000)
-    yield "clip-text", lambda: (t.CLIPTextModel(text), (torch.arange(16)[None],))
-    yield "dinov2", lambda: (t.Dinov2Model(t.Dinov2Config(**small, image_size=112, patch_size=14)), (images,))
-    yield "segformer", lambda: (t.SegformerForSemanticSegmentation(t.SegformerConfig()), (images,))
-    depth = t.DepthAnythingConfig(
-        backbone_config=t.Dinov2Config(
-            **small,
-            image_size=112,
-            patch_size=14,
-            out_features=["stage1", "stage2", "stage3"],
-            reshape_hidden_states=False,
-        ),
-        reassemble_hidden_size=96,
-        neck_hidden_sizes=[16, 32, 64],
-        fusion_hidden_size=32,
-        head_hidden_size=16,
-        reassemble_factors=[2, 1, 0.5],
-    )
-    yield "depth-anything", lambda: (t.DepthAnythingForDepthEstimation(depth), (images,))
-    whisper = t.WhisperConfig(d_model=96, encoder_layers=2, encoder_attention_heads=3, encoder_ffn_dim=192)
-    encoder = importlib.import_module("transformers.models.whisper.modeling_whisper").WhisperEncoder
-    yield "whisper-encoder", lambda: (encoder(whisper), (torch.randn(1, 80, 3000),))
-
-
 GROUPS = {
     "torchvision": _torchvision,
     "timm": _timm,
     "ultralytics": _ultralytics,
-    "transformers": _transformers,
+    "transformers": transformers_cases.cases,
 }
 
 

@@ -197,9 +197,9 @@ class Explanation(Report):
     def _head(self) -> str:
         """The number of operators, the selection of layouts, and memory, as text."""
         lines = [
-            f"{self.name}: {sum(row.algorithm != 'view' for row in self.operators)} operators run, "
-            f"{self.reorders} of them reorders"
-            + f", {self.conversions} to another type" * bool(self.conversions)
+            f"{self.name}: operators that run: {sum(row.algorithm != 'view' for row in self.operators)}, "
+            f"of these reorders: {self.reorders}"
+            + f", of these to another type: {self.conversions}" * bool(self.conversions)
             + f" ({_megabytes(self.copied_bytes)}, {self.copy_share:.1%} of the modelled time)" * bool(self.reorders),
             self._plans(),
             f"arena {_megabytes(self.arena_bytes)} (unshared {_megabytes(self.unshared_bytes)}), weights and other "
