@@ -26,8 +26,7 @@ from cpuconv.memory.aligned import aligned
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime import Program
 from cpuconv.runtime.microkernel import MicroKernel
-from cpuconv.solvers import winograd
-from cpuconv.solvers.shared import blocked
+from cpuconv.solvers.shared import blocked, winograd_tiles
 from cpuconv.solvers.shared.base import contiguous
 from cpuconv.solvers.shared.lanes import lane_tiles, lanewise
 from cpuconv.tuning.probes import fma_tile
@@ -132,14 +131,14 @@ def _gemm(isa: Isa, v: int, n: int) -> list[Loop]:
 
 def winograd_loops(isa: Isa) -> Iterator[tuple[str, Callable[[], list[Loop]]]]:
     """Yield the transforms of a tile of one channel block for 3x3 kernels, named as in F(4,3)."""
-    for a in sorted(winograd.POINTS):
-        if 3 < a <= winograd.LARGEST[True]:
+    for a in sorted(winograd_tiles.POINTS):
+        if 3 < a <= winograd_tiles.LARGEST[True]:
             yield f"F({a - 2},3)", functools.partial(_winograd, isa, a - 2)
 
 
 def _winograd(isa: Isa, m: int) -> list[Loop]:
     """Make the loops of the input and output transforms, with tile and planes in L1."""
-    at, _, bt = (tuple(map(tuple, matrix.tolist())) for matrix in winograd.matrices(m, 3))
+    at, _, bt = (tuple(map(tuple, matrix.tolist())) for matrix in winograd_tiles.matrices(m, 3))
     a, pixel = len(bt), isa.lanes * F32.bytes
     spatial, planes, bias = _data(a, a, isa.lanes), _data(a * a, isa.lanes), _data(isa.lanes)
     shared: dict[str, Any] = {"pixel": pixel, "plane": pixel, "scratch": 0}

@@ -91,7 +91,7 @@ def _line(result: LineResult, run: Run) -> dict[str, Any]:
     return {
         "label": result.line.label,
         "engines": {key: timing_dict(timing) for key in run.names if (timing := result.of(key))},
-        "without": {key: _why(result, key) for key in run.names if not result.of(key)},
+        "without": {key: _why(result, key, name) for key, name in run.names.items() if not result.of(key)},
         "best_peer": result.rival(run.peers),
         "ratio": ratio and vars(ratio),
         "own_ratio": (own := result.ratio((OWN_F32,))) and vars(own),
@@ -99,9 +99,12 @@ def _line(result: LineResult, run: Run) -> dict[str, Any]:
     }
 
 
-def _why(result: LineResult, key: str) -> str:
-    """Return why an engine has no figure: "wrong" if no output was right, "failed" if it was not prepared."""
-    return "wrong" if any(key in measurement.forms for measurement in result.runs) else "failed"
+def _why(result: LineResult, key: str, name: str) -> str:
+    """Return why an engine has no figure: "wrong" outputs, "failed", or "not timed" when the run ended."""
+    forms = [measurement.forms[key] for measurement in result.runs if key in measurement.forms]
+    if forms and not any(forms):
+        return "wrong"
+    return "failed" if any(note.startswith(f"{name} failed") for note in result.notes) else "not timed"
 
 
 def table(data: Data, style: str = "simple") -> str:

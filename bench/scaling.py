@@ -40,7 +40,7 @@ Row = np.ndarray
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the table, and write JSON."""
     args = parser().parse_args(argv)
-    here = threads.maximum_threads()
+    here, each = threads.maximum_threads(), args.join * 1e-6
     found = {}
     for name in asked(args.folder, args.networks, args.set):
         path = args.folder / f"{name}.onnx"
@@ -49,11 +49,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         rows = {count: part_seconds(path, feed, count) for count in dict.fromkeys((here, *map(len, args.machines)))}
         found[name] = {
             "measured": measured,
-            "predicted": {here: predicted(rows[here], [1.0] * here)},
+            "predicted": {here: predicted(rows[here], [1.0] * here, each)},
             "machines": {
                 label(speeds): {
-                    "efficiency": measured[1] / sum(speeds) / predicted(rows[len(speeds)], speeds),
-                    "by_speed": measured[1] / sum(speeds) / predicted(rows[len(speeds)], speeds, by_speed=True),
+                    "efficiency": measured[1] / sum(speeds) / predicted(rows[len(speeds)], speeds, each),
+                    "by_speed": measured[1] / sum(speeds) / predicted(rows[len(speeds)], speeds, each, True),
                 }
                 for speeds in args.machines
             },
@@ -71,6 +71,12 @@ def parser() -> argparse.ArgumentParser:
         type=machines,
         default=MACHINES,
         help="cores, as 8, or P and E cores, as 6+8 (%(default)s)",
+    )
+    p.add_argument(
+        "--join",
+        type=float,
+        default=1e6 * JOIN_SECONDS_EACH,
+        help="µs that each thread adds to a join (%(default)g)",
     )
     return p
 
@@ -127,9 +133,14 @@ def pretended(count: int) -> Iterator[None]:
     threads.maximum_threads.cache_clear()
 
 
-def predicted(rows: Sequence[Row], speeds: Sequence[float], by_speed: bool = False) -> float:
-    """Predict seconds of a run on cores of these speeds; `by_speed`: with ranges of parts in their proportion."""
-    join = JOIN_SECONDS + JOIN_SECONDS_EACH * len(speeds)
+def predicted(
+    rows: Sequence[Row], speeds: Sequence[float], each: float = JOIN_SECONDS_EACH, by_speed: bool = False
+) -> float:
+    """Predict seconds of a run on cores of these speeds.
+
+    `each`: seconds that each of them adds to a join. `by_speed`: ranges of parts are in proportion to speeds.
+    """
+    join = JOIN_SECONDS + each * len(speeds)
     return sum(
         float(row[0]) if len(row) == 1 else join + shared_seconds(row, speeds, by_speed=by_speed) for row in rows
     )

@@ -19,8 +19,7 @@ from cpuconv.kernels.windows.lane_tile import LaneTile
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import Types
 from cpuconv.runtime.microkernel import MicroKernel
-from cpuconv.solvers import winograd
-from cpuconv.solvers.shared import blocked
+from cpuconv.solvers.shared import blocked, winograd_tiles
 from cpuconv.solvers.shared.base import contiguous
 from cpuconv.solvers.shared.lanes import lanewise
 
@@ -67,7 +66,7 @@ def every(isa: Isa) -> Iterator[tuple[str, MicroKernel, object]]:
     for name, line in DEPTHWISE.items():
         yield name, lane_strip, lane_tile(isa, line)
     for a in (4, 6, 8):
-        at, _, bt = (tuple(map(tuple, matrix.tolist())) for matrix in winograd.matrices(a - 2, 3))
+        at, _, bt = (tuple(map(tuple, matrix.tolist())) for matrix in winograd_tiles.matrices(a - 2, 3))
         yield f"Winograd F({a - 2},3) input", winograd_in, WinogradTransform(isa.lanes, bt, bt)
         yield f"Winograd F({a - 2},3) output", winograd_out, WinogradTransform(isa.lanes, at, at)
 

@@ -2,8 +2,9 @@
 
 There are as many arenas as concurrent runs. A run takes the most recently used one if it is large enough, so that its
 pages are mapped and in the caches; the system maps pages at their first touch, 2 MB in 0.1 to 5 ms. If none is large
-enough, a new one replaces one that is too small. Untouched memory takes no physical memory: an arena therefore reserves
-twice the size of its run, for larger runs.
+enough, a new one replaces one that is too small. A pinned stream takes only arenas that runs on its cores have used:
+their pages are on the memory node of these cores, as the system maps a page near the core that first touches it.
+Untouched memory takes no physical memory: an arena therefore reserves twice the size of its run, for larger runs.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import weakref
 
 from cpuconv.memory.large_pages import ADVICE, PAGE, large
 from cpuconv.problem.arrays import address
+from cpuconv.runtime.threads import pinned_cores
 
 _WINDOW = 256  # runs per window; arenas that no run of a window took were for a past peak
 _AHEAD = 256 << 20  # maximum number of bytes reserved beyond the needs of a run
@@ -27,11 +29,14 @@ class Arena:
     memory : numpy.ndarray
         The memory as bytes; runs have touched at most the first `used`.
     address : int
+    home : tuple of int
+        Cores of the pinned stream that uses it; empty: of any thread.
     """
 
-    __slots__ = ("__weakref__", "address", "memory", "used")
+    __slots__ = ("__weakref__", "address", "home", "memory", "used")
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, home: tuple[int, ...] = ()) -> None:
+        self.home = home
         self.memory = large(size if size < PAGE or ADVICE is None else size + min(size, _AHEAD))
         self.address, self.used = address(self.memory), 0
 
@@ -79,12 +84,17 @@ class Arenas:
 
     def take(self, size: int) -> Arena:
         """Take an arena of at least `size` bytes, until it is returned."""
-        try:
-            arena = self._free.pop()
-        except IndexError:
-            arena = self._new(size)
-        if arena.memory.nbytes < size:
-            arena = self._larger(arena, size)
+        if home := pinned_cores():
+            arena = self._of(home) or self._new(size, home)
+            if arena.memory.nbytes < size:
+                arena = self._new(size, home)
+        else:
+            try:
+                arena = self._free.pop()
+            except IndexError:
+                arena = self._new(size)
+            if arena.memory.nbytes < size:
+                arena = self._larger(arena, size)
         if len(self._free) < self._spare:
             self._spare = len(self._free)
         if size > self._needed:
@@ -93,6 +103,15 @@ class Arenas:
             arena.used = size
             self._living.changes += 1
         return arena
+
+    def _of(self, home: tuple[int, ...]) -> Arena | None:
+        """Take the most recently used idle arena of a pinned stream."""
+        for arena in reversed([*self._free]):
+            if arena.home == home:
+                with contextlib.suppress(ValueError):  # another thread took it
+                    self._free.remove(arena)
+                    return arena
+        return None
 
     def _larger(self, small: Arena, size: int) -> Arena:
         """Find an arena that is large enough; otherwise allocate one in place of `small`."""
@@ -109,8 +128,8 @@ class Arenas:
         self._free += passed[::-1]
         return self._new(size)
 
-    def _new(self, size: int) -> Arena:
-        arena = Arena(size)
+    def _new(self, size: int, home: tuple[int, ...] = ()) -> Arena:
+        arena = Arena(size, home)
         self._living.add(weakref.ref(arena, self._living.forget))
         return arena
 

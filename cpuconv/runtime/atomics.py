@@ -55,6 +55,24 @@ def swap_if(builder: Any, address: Any, expected: Any, value: Any) -> Any:
 
 
 @intrinsic
+def fetch(builder: Any, address: Any) -> None:
+    """Request the cache line at `address`, which another core may own, without waiting for it."""
+    _prefetch(builder, address, False)
+
+
+@intrinsic
+def fetch_to_write(builder: Any, address: Any) -> None:
+    """As `fetch`, to write to it."""
+    _prefetch(builder, address, True)
+
+
+def _prefetch(builder: Any, address: Any, write: bool) -> None:
+    kind = ir.FunctionType(ir.VoidType(), [_BYTES, _I32, _I32, _I32])
+    function = builder.module.declare_intrinsic("llvm.prefetch", [_BYTES], kind)
+    builder.call(function, [builder.inttoptr(address, _BYTES), _I32(int(write)), _I32(3), _I32(1)])
+
+
+@intrinsic
 def pause(builder: Any) -> None:
     """Pause briefly, in favour of the core's other hardware thread."""
     name, operands = _PAUSES.get(builder.module.triple.partition("-")[0], ("", ()))

@@ -4,7 +4,8 @@ When its row is done, a caller withdraws requests that no thread has begun, and 
 core that is busy with another process costs only its share of help. A barrier, as at the end of OpenMP's parallel
 regions, would cost the rest of that process's time slice. Concurrent callers need no lock: a thread helps one of them,
 and a caller without idle threads works alone. A thread polls its mailbox briefly and then sleeps on it (futex(2)). So
-does a caller at the end, so that the system can move the awaited thread to the caller's core.
+does a caller at the end, so that the system can move the awaited thread to the caller's core. With many threads, a
+join waits for cache lines of other cores; a caller fetches all of them before it uses the first, so that they overlap.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import time
 
 import numpy as np
 
-from cpuconv.runtime.atomics import call_5, load, pause, put, store, swap_if, word
+from cpuconv.runtime.atomics import call_5, fetch, fetch_to_write, load, pause, put, store, swap_if, word
 from cpuconv.runtime.float_environment import set_default
 from cpuconv.runtime.kernel import code_of, inline
 from cpuconv.runtime.work_stealing import FIRST_WORKER, LINE, LINE_BYTES, MAIL, WORKERS, work
@@ -36,7 +37,7 @@ _ALL = 1 << 30
 _NO_TIMEOUT = 0  # passed explicitly: else the system reads a timeout from whatever address the register contains
 _FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98}  # numbers of the system call
 
-IDLE_SECONDS = 100e-6  # time that a thread polls its mailbox before it sleeps
+IDLE_SECONDS = 20e-6  # time that a thread polls its mailbox before it sleeps
 END_SECONDS = 10e-6  # time that a caller polls the mailbox of a working thread before it sleeps and frees the core
 _CALIBRATED, _TRIALS = 1000, 5  # pauses per trial, trials
 _EXIT_TIMEOUT, _POLL_SECONDS = 0.5, 1e-4  # seconds to wait for the threads at exit; seconds between two checks
@@ -68,6 +69,8 @@ def _watch(place, value, pauses):
 def ask(board, row):
     """Request idle threads as workers 1, 2, … of a row; return the number of workers, including the caller."""
     workers, found = word(row, WORKERS), 1
+    for thread in range(min(word(board, THREADS), workers - 1)):
+        fetch_to_write(board + (1 + thread) * LINE_BYTES)
     for thread in range(word(board, THREADS)):
         if found == workers:
             break
@@ -86,10 +89,12 @@ def ask(board, row):
 def collect(board, row, workers):
     """Withdraw the requests that no thread has begun, and wait for the other threads."""
     for worker in range(1, workers):
+        fetch(word(row + (FIRST_WORKER + worker) * LINE_BYTES, MAIL))
+    for worker in range(1, workers):
         line = row + (FIRST_WORKER + worker) * LINE_BYTES
         mail = word(line, MAIL)
         taken = line + _TAKEN
-        if swap_if(mail, line, IDLE) or _watch(mail, taken, word(board, END_PAUSES)):
+        if load(mail) == line and swap_if(mail, line, IDLE) or _watch(mail, taken, word(board, END_PAUSES)):
             continue
         if swap_if(mail, taken, line + _AWAITED):
             _sleep_while(board, mail, line + _AWAITED)

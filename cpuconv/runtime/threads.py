@@ -154,7 +154,7 @@ class _Layer:
 
 
 _pool: Helpers | _Layer | None = None
-_own = threading.local()  # `pool`: a _StreamPool
+_own = threading.local()  # `pool`: a _StreamPool; `cores`: a tuple of cores
 _unended: list[Helpers] = []  # of ended streams; their threads may still read the board
 _starting = Lock(brief=False)
 
@@ -204,8 +204,15 @@ def restrict(cores: Sequence[int], threads: int) -> None:
         os.sched_setaffinity(0, cores)  # of this thread
     except OSError:  # the process's own set changed meanwhile
         return
+    _own.cores = tuple(cores)
     if has_own_threads():
         _own.pool = _StreamPool(min(len(cores), threads) - 1)
+
+
+def pinned_cores() -> tuple[int, ...]:
+    """Return the cores that `restrict` keeps this thread on; empty: it may run anywhere."""
+    cores: tuple[int, ...] = getattr(_own, "cores", ())
+    return cores
 
 
 def has_own_threads() -> bool:

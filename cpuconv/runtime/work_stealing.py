@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cpuconv.runtime.atomics import call_kernel, load, put, store, swap_if, word
+from cpuconv.runtime.atomics import call_kernel, fetch, load, put, swap_if, word
 from cpuconv.runtime.kernel import inline
 
 LINE = 8  # int64 words of a cache line
@@ -63,13 +63,13 @@ def _take(place, own):
 
 @inline
 def begin(row, entry, block, each):
-    """Prepare a row with `each` parts per worker."""
+    """Prepare a row with `each` parts per worker; a request publishes it."""
     workers = word(row, WORKERS)
     put(row, ENTRY, entry)
     put(row, BLOCK, block)
     put(row, PARTS, each * workers)
     for worker in range(workers):
-        store(row + (FIRST_WORKER + worker) * LINE_BYTES, run(each * workers, worker, workers))
+        put(row, (FIRST_WORKER + worker) * LINE, run(each * workers, worker, workers))
 
 
 @inline
@@ -80,6 +80,9 @@ def work(me):
     before = -1
     for turn in range(workers):
         victim = (worker + turn) % workers
+        if turn == 1:
+            for other in range(workers):
+                fetch(row + (FIRST_WORKER + other) * LINE_BYTES)
         while True:
             part = _take(row + (FIRST_WORKER + victim) * LINE_BYTES, turn == 0)
             if part < 0:

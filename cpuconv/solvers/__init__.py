@@ -25,6 +25,7 @@ from cpuconv.solvers import (
     strassen,
     winograd,
     winograd_integer,
+    winograd_split,
 )
 from cpuconv.solvers.shared.float16_sums import with_float16_sums
 from cpuconv.solvers.shared.solver import Solver
@@ -41,6 +42,7 @@ TABLE: tuple[Solver, ...] = (
     winograd.SOLVER,
     strassen.SOLVER,
     split_bf16.SOLVER,
+    winograd_split.SOLVER,
     winograd_integer.SOLVER,
     fft.SOLVER,
     folded.SOLVER,

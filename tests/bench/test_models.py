@@ -175,7 +175,9 @@ def results() -> list[LineResult]:
     found = {
         "fast": measurement(cpuconv=[[1.0]], openvino=[[2.0]], mnn=[[4.0]]),
         "slow": measurement(cpuconv=[[2.0]], openvino=[[4.0]], mnn=[[1.0]]),
-        "wrong": Measurement({**measurement(cpuconv=[[1.0]]).forms, "mnn": []}, ["Mnn's nchw is wrong by 1.0e+00"]),
+        "wrong": Measurement(
+            {**measurement(cpuconv=[[1.0]]).forms, "mnn": []}, ["Mnn's nchw is wrong by 1.0e+00", "Openvino failed: no"]
+        ),
     }
     return [LineResult(Line(None, label, ""), [each]) for label, each in found.items()]
 
@@ -190,6 +192,8 @@ def test_the_best_peer_is_over_ours_and_wrong_ones_are_none():
     assert (fast["best_peer"], fast["ratio"]["median"]) == ("openvino", 2.0)
     assert (slow["best_peer"], slow["ratio"]["median"]) == ("mnn", 0.5)
     assert wrong["ratio"] is None and wrong["without"] == {"openvino": "failed", "mnn": "wrong"}
+    stopped = models.to_dict([LineResult(Line(None, "", ""), [measurement(mnn=[])])], described(CPUCONV, "mnn"))
+    assert stopped["lines"][0]["without"] == {CPUCONV: "not timed", "mnn": "not timed"}
     assert data["geomean"]["median"] == pytest.approx(1.0) and data["worst"]["median"] == 0.5
     lines = models.table(data).splitlines()
     assert "threads: 2, images: 8" in lines[0]
@@ -198,7 +202,7 @@ def test_the_best_peer_is_over_ours_and_wrong_ones_are_none():
     )
     assert " ".join(lines[6].split()) == "wrong 1000.00 (1000.00) failed wrong – –"
     assert [line.split()[-2:] for line in lines[7:]] == [["1.00", "(1.00)"], ["0.50", "(0.50)"]]
-    assert models.notes(data) == ["wrong: Mnn's nchw is wrong by 1.0e+00."]
+    assert models.notes(data) == ["wrong: Mnn's nchw is wrong by 1.0e+00.", "wrong: Openvino failed: no."]
 
 
 def test_without_ours_there_are_no_ratios():

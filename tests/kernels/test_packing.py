@@ -18,15 +18,16 @@ from cpuconv.kernels.packing.packed_formats import Panels, Transformed
 from cpuconv.kernels.transforms.fft import GAUSS, REGULAR
 from cpuconv.memory.aligned import aligned
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers import fft, im2col, split_bf16, strassen, winograd
+from cpuconv.solvers import fft, im2col, strassen, winograd
+from cpuconv.solvers.shared import winograd_tiles
 from support import oracle, packed
 from support.guarded import EDGES, named, place
 from support.strided import VIEWS
 
 ISA = current()
 SOLVERS = pytest.mark.parametrize(
-    "solver", [each for each in oracle.SOLVERS if each is not split_bf16.SOLVER], ids=lambda solver: solver.name
-)  # whose form is that of bfloat16
+    "solver", [each for each in oracle.SOLVERS if "split" not in each.name], ids=lambda solver: solver.name
+)  # whose form is that of float32
 ALIGNED = [name for name in VIEWS if name != "unaligned"]  # what is not is copied before
 
 
@@ -168,7 +169,7 @@ def test_not_finite(solver):
         same(found, expected, True, solver.name)
 
 
-@pytest.mark.parametrize("a", [a for a in winograd.POINTS if a > 1])
+@pytest.mark.parametrize("a", [a for a in winograd_tiles.POINTS if a > 1])
 @pytest.mark.parametrize("r, s", [(3, 3), (5, 3), (1, 7), (2, 1)])
 def test_every_winograd_tile(a, r, s):
     if a <= max(r, s):

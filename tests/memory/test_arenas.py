@@ -47,6 +47,23 @@ def test_a_larger_one_takes_the_place_of_one_that_is_too_small(pool):
     assert len(pool) == 1 and pool.nbytes == 800
 
 
+def test_pinned_streams_keep_to_arenas_of_their_cores(pool, monkeypatch):
+    def take(home: tuple[int, ...], size: int = 100) -> arenas.Arena:
+        monkeypatch.setattr(arenas, "pinned_cores", lambda: home)
+        return pool.take(size)
+
+    first = take((0, 1))
+    pool.give_back(first)
+    second = take((2, 3))
+    pool.give_back(second)
+    assert second is not first and take((0, 1)) is first and take((2, 3)) is second
+    pool.give_back(first)
+    larger = take((0, 1), 2 * first.memory.nbytes)
+    assert larger is not first and first not in pool._free
+    pool.give_back(second)
+    assert take(()) is second  # whose thread runs anywhere
+
+
 @pytest.mark.skipif(ADVICE is None, reason="memory comes in pages of the system's size")
 def test_larger_runs_find_the_pages_of_smaller_ones(pool):
     arena = pool.take(3 * PAGE)

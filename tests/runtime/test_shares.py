@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import random
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -18,7 +20,7 @@ from cpuconv.isa import current
 from cpuconv.kernels.emit.parts import last_unit
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime import launch, thread_pool, threads, work_stealing
-from cpuconv.runtime.thread_pool import IDLE
+from cpuconv.runtime.thread_pool import ASLEEP, IDLE
 from support import oracle
 from support.example import BLOCKED
 from support.running.sharing import cut_finely
@@ -124,6 +126,17 @@ def test_callers_and_helpers(seed, callers, threads_, workers, each, switch, pau
             calling.append(stage.start(call, row, caller))
         stage.play(calling)
     assert len(log.done) == TURNS * callers
+
+
+@pytest.mark.skipif(not thread_pool.available(), reason="threads are those of Numba's layer here")
+def test_idle_threads_sleep_after_at_most_20_microseconds():
+    assert max(thread_pool.IDLE_SECONDS, thread_pool.END_SECONDS) <= 20e-6
+    made, end = thread_pool.Helpers(2), time.monotonic() + 10
+    mails = [(1 + thread) * work_stealing.LINE for thread in range(2)]
+    while set(made.board[mails]) != {ASLEEP} and time.monotonic() < end:
+        time.sleep(0.001)
+    assert set(made.board[mails]) == {ASLEEP}
+    assert made.close(os.getpid())
 
 
 @given(units=st.integers(1, 60), parts=st.integers(1, 90))

@@ -21,7 +21,7 @@ from cpuconv.memory.aligned import ALIGNMENT
 from cpuconv.problem import reference
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers import BY_NAME, TABLE, fft, winograd
-from cpuconv.solvers.shared import transformed
+from cpuconv.solvers.shared import transformed, winograd_tiles
 from cpuconv.solvers.shared.solver import Solver
 from support import oracle
 from support.geometry import of, problems, upto
@@ -36,8 +36,8 @@ TILES = pytest.mark.parametrize(
     [
         (a, r, s)
         for r, s in ((3, 3), (5, 5), (2, 2), (1, 7), (3, 1), (1, 2), (5, 1))
-        for a in winograd.POINTS
-        if max(r, s) < a <= winograd.LARGEST[min(r, s) > 1]
+        for a in winograd_tiles.POINTS
+        if max(r, s) < a <= winograd_tiles.LARGEST[min(r, s) > 1]
     ],
 )
 
@@ -249,17 +249,19 @@ def test_winograd_tiles(a, r, s, monkeypatch):
         oracle.check(problem, names(problem)[0])
         oracle.check(replace(problem, activation=None, residual=False, threads=oracle.THREADS), names(problem)[-1])
     deep = ConvProblem(1, 512, 2 * m + r - 1, 3 * n + s - 1, 64, r, s)
-    if winograd.error(deep, (m, n)) <= transformed.LARGEST_ERROR:
+    if winograd_tiles.error(deep, (m, n)) <= transformed.LARGEST_ERROR:
         oracle.check(deep, names(deep)[0])
     else:
         assert not names(deep)
 
 
-@pytest.mark.parametrize("a, r", [(a, r) for r in (1, 2, 3, 5, 7) for a in winograd.POINTS if a > r or a == r == 1])
+@pytest.mark.parametrize(
+    "a, r", [(a, r) for r in (1, 2, 3, 5, 7) for a in winograd_tiles.POINTS if a > r or a == r == 1]
+)
 def test_winograd_matrices(a, r):
     """Aᵀ[(G·g·Gᵀ) ⊙ (Bᵀ·d·B)]A is the direct correlation, in float64 without the kernels."""
     m = a - r + 1
-    at, g, bt = winograd.matrices(m, r)
+    at, g, bt = winograd_tiles.matrices(m, r)
     rng = np.random.default_rng(1)
     d, taps = rng.standard_normal((a, a)), rng.standard_normal((r, r))
     y = at @ ((g @ taps @ g.T) * (bt @ d @ bt.T)) @ at.T

@@ -15,6 +15,7 @@ from cpuconv.kernels.transforms.winograd import winograd_weights
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers import fft, winograd
+from cpuconv.solvers.shared import winograd_tiles
 
 
 def flushed(weight: np.ndarray) -> np.ndarray:
@@ -75,7 +76,10 @@ def transformed(problem: ConvProblem, v: int, isa: Isa, planes: np.ndarray, pair
 
 def winograd_planes(problem: ConvProblem, params: winograd.Params, weight: np.ndarray) -> np.ndarray:
     """G·w·Gᵀ: (a·a, K, C), in float64."""
-    down, across = winograd.matrices(params.rows, problem.r)[1], winograd.matrices(params.cols, problem.s)[1]
+    down, across = (
+        winograd_tiles.matrices(params.rows, problem.r)[1],
+        winograd_tiles.matrices(params.cols, problem.s)[1],
+    )
     planes = np.einsum("ar,kcrs,bs->abkc", down, weight.astype(np.float64), across, optimize=True)
     return planes.reshape(-1, problem.k, problem.cg)
 

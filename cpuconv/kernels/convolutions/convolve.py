@@ -159,7 +159,7 @@ def _sweep(
             xrow=x_line,
             table=table + (segment + skipped) * 8,
             segments=met,
-            kstep=0,
+            kstep=args.part_step,
             w=w + skipped * args.segment_bytes,
             y=y + row * args.y_line,
             yrow=args.y_line,
@@ -186,7 +186,7 @@ def _sweep(
     "stride_h reach x_block x_cb x_c x_h x_w "
     "inner_tiles inner_tiles_end inner_left inner_right inner_line inner_table inner_group inner_start "
     "configuration fill parts segment_bytes gemm_first gemm_middle suspended suspended_step suspended_tile table_panel "
-    "row_segments dilation_h band_kind pixel_vectors fetch_step shares tails"
+    "row_segments dilation_h band_kind pixel_vectors fetch_step shares tails part_step"
 )
 def convolve(tile, worker, before, part, parts, args):
     """y = epilogue(convolution of x and w), blocked output; see the module.

@@ -18,10 +18,10 @@ class PartsTile:
 
 @kernel(
     "x y split batch blocks height width in_height inside channels pad_top pad_left x_image x_cb x_h x_w y_image "
-    "part_step y_block"
+    "part_step y_block group_blocks"
 )
 def split_activation(tile, worker, before, part, parts, args):
-    """Parts of y = x with zeros around: y is [image][part][block][height][width][2 * lanes].
+    """Parts of y = x with zeros around: y is [image][group][part][block of the group][height][width][2 * lanes].
 
     Units are rows of y, of a block of channels. Vectors of x are `x_cb` bytes apart. `inside`: columns of x in y.
     """
@@ -33,7 +33,8 @@ def split_activation(tile, worker, before, part, parts, args):
         row = unit // args.blocks % args.height
         image = unit // args.blocks // args.height
         first = 2 * block * lanes
-        y = args.y + image * args.y_image + block * args.y_block + row * args.width * pixel
+        place = block // args.group_blocks * tile.parts * args.group_blocks + block % args.group_blocks
+        y = args.y + image * args.y_image + place * args.y_block + row * args.width * pixel
         is_input = 0 <= row - args.pad_top < args.in_height and args.inside > 0
         left = args.pad_left if is_input and args.channels - first >= 2 * lanes else args.width
         right = left + args.inside

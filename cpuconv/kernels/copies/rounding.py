@@ -107,7 +107,7 @@ def split_rows(
     vec = Vector(builder, tile.lanes)
 
     def moved(source: Any, target: Any, mask: Any = None) -> None:
-        for part, value in enumerate(_parts(vec, load_narrow(vec, F32, source, mask), tile.parts)):
+        for part, value in enumerate(split(vec, load_narrow(vec, F32, source, mask), tile.parts)):
             store_narrow(vec, BF16, value, vec.offset(target, builder.mul(part_step, I64(part))))
 
     _move_rows(vec, F32, x, x_step, depth, rows, y, y_step, moved)
@@ -116,7 +116,7 @@ def split_rows(
 call_split_rows = split_rows.caller()
 
 
-def _parts(vec: Vector, value: Any, count: int) -> list[Any]:
+def split(vec: Vector, value: Any, count: int) -> list[Any]:
     """Split float32 lanes into `count` bfloat16, whose bits are 16-bit integers."""
     builder, found = vec.builder, []
     infinite, upper, half = (vec.int_constant(bits) for bits in (0x7F800000, -0x10000, 16))

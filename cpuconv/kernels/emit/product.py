@@ -77,6 +77,9 @@ class Product:
         Sums are float16 within short blocks of the reduction (`products/gemm_halves.py`), for types with such sums.
     feature : str
         AMX only: LLVM's name of the required CPU feature.
+    pairs : tuple of (int, int)
+        AMX only: for products of float32, the ranks of the bfloat16 parts of pixels and of weights that are multiplied,
+        in this order. A segment has the weights of each part, one after another.
     """
 
     name: str
@@ -92,6 +95,12 @@ class Product:
     compact: bool = False
     half_sums: bool = False
     feature: str = ""
+    pairs: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def multiplications(self) -> float:
+        """Multiplications per weight vector and pixel of a tile."""
+        return len(self.pairs) / (1 + max(part for _, part in self.pairs)) if self.pairs else 1.0
 
     @property
     def cuts(self) -> int:
@@ -270,12 +279,17 @@ MATRIX: tuple[Product, ...] = (
     Product("tdpbssd", S8, S8, S8, instruction="tdpbssd", feature="amx-int8"),
     Product("tdpbf16ps", BF16, BF16, BF16, instruction="tdpbf16ps", feature="amx-bf16"),
 )
+_TWO, _THREE = ((0, 1), (0, 0), (1, 0)), ((0, 2), (0, 1), (1, 1), (1, 0), (2, 0), (0, 0))
+SPLIT: dict[int, Product] = {  # float32 by bfloat16 parts, whose ranks add up to less than their number
+    len(pairs): replace(MATRIX[-1], name=f"tdpbf16ps_{len(pairs)}", parts=parts, pairs=pairs)
+    for parts, pairs in ((2, _TWO), (3, _THREE))
+}
 PAIRS: tuple[Product, ...] = (  # of int16, which is the type of transformed tiles only, not of arrays
     Product("vpdpwssd", S16, S16, S16, instruction="vpdpwssd"),
     Product("pmaddwd", S16, S16, S16, latency=1.0),
 )
 COMPACT = Product("vpmaddubsw_few", S8, S8, S8, instruction="vpmaddubsw", rate=0.7, latency=1.0, compact=True)
-BY_NAME = {product.name: product for product in (*TABLE, *MATRIX, *PAIRS, COMPACT)}
+BY_NAME = {product.name: product for product in (*TABLE, *MATRIX, *SPLIT.values(), *PAIRS, COMPACT)}
 
 
 def usable(isa: Isa, product: Product) -> bool:

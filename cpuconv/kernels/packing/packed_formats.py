@@ -132,34 +132,33 @@ class Widened(Packing):
 
 @dataclass(frozen=True)
 class PartPanels(Packing):
-    """Another form, of bfloat16 weights whose channels are those of some bfloat16 parts of float32 weights.
+    """Another form, of bfloat16 weights, with each of its segments in every bfloat16 part of float32 weights.
 
     Attributes
     ----------
     form : Packing
-    parts : tuple of int
-        The part of each product, one after another; 0 is the largest part.
-    block : int
-        Channels of a part are padded to a multiple of it.
+    parts : int
+        Parts of a number; the largest is the first of a segment.
+    segment : int
+        Bytes of a segment of one part.
     """
 
     form: Packing
-    parts: tuple[int, ...]
-    block: int
+    parts: int
+    segment: int
 
     @property
     def size(self) -> int:
         """Size of the packed form, in bytes."""
-        return self.form.size
+        return self.parts * self.form.size
 
     def pack(self, weight: np.ndarray, threads: int = 1, place: Room = room) -> np.ndarray:
         """See `Packing`; the result is float32 in name, pairs of bfloat16."""
-        k, channels, r, s = weight.shape
-        filled = np.zeros((k, len(self.parts), divide(channels, self.block) * self.block, r, s), BF16.dtype)
-        split = split_to_bfloat16(weight, max(self.parts) + 1)
-        for product, part in enumerate(self.parts):
-            filled[:, product, :channels] = split[part]
-        return self.form.pack(filled.reshape(k, -1, r, s), threads, place).view(F32.dtype)
+        packed = place(self.size)
+        target = packed.reshape(-1, self.parts, self.segment)
+        for part, each in enumerate(split_to_bfloat16(weight, self.parts)):
+            target[:, part] = self.form.pack(each, threads).reshape(-1, self.segment)
+        return packed.view(F32.dtype)
 
 
 @dataclass(frozen=True)
@@ -303,6 +302,39 @@ class Transformed(TabledPacking):
             scratch=channels * scratch,
             transform=self.transform,
         )
+
+
+@dataclass(frozen=True)
+class TransformedParts(Packing):
+    """Form [group][plane][panel][block of C][part][pair of C][v][lanes of K][2] of bfloat16 parts of transforms.
+
+    Attributes
+    ----------
+    form : Transformed
+        Form of whole blocks of channels.
+    parts : int
+        Parts of a number, the largest first.
+    block : int
+        Channels of a block.
+    """
+
+    form: Transformed
+    parts: int
+    block: int
+
+    @property
+    def size(self) -> int:
+        """Size of the packed form, in bytes."""
+        return self.form.size // F32.bytes * BF16.bytes * self.parts
+
+    def pack(self, weight: np.ndarray, threads: int = 1, place: Room = room) -> np.ndarray:
+        """See `Packing`; the result is float32 in name, pairs of bfloat16."""
+        filters, packed = self.form.filters, place(self.size)
+        given = self.form.pack(weight, threads).reshape(-1, self.block // 2, 2, filters.v * filters.lanes)
+        target = packed.view(BF16.dtype).reshape(len(given), self.parts, self.block // 2, -1, 2)
+        for part, each in enumerate(split_to_bfloat16(given, self.parts)):
+            target[:, part] = each.swapaxes(2, 3)
+        return packed.view(F32.dtype)
 
 
 @dataclass(frozen=True)

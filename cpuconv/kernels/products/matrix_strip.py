@@ -12,6 +12,7 @@ Source: Intel's optimisation reference manual, chapter on AMX.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -97,7 +98,10 @@ def matrix_strip(
     last: Any,
     width: Any,
 ) -> None:
-    """`gemm_strip` on the tile registers of the thread, which must be configured for it."""
+    """`gemm_strip` on the tile registers of the thread, which must be configured for it.
+
+    `kstep`: bytes between the parts of pixels, where products are of parts.
+    """
     vec = Vector(builder, tile.lanes)
     strip = _Strip(tile, vec, xrow, y, yrow, yvec, bias, residual)
     table = builder.inttoptr(table, I64.as_pointer())
@@ -120,20 +124,23 @@ def matrix_strip(
     mine = builder.urem(builder.add(index, turn), shares)
     fetch = vec.pointer(builder.add(prefetch_address, builder.mul(mine, share)))
     follows = builder.icmp_signed(">", index, first)
-    waiting = I64(0) if tile.suspend else builder.select(follows, I64(strip.pixels), I64(0))
+    waiting = builder.select(follows, I64(strip.pixels), I64(0)) if strip.ends else I64(0)
 
     strip.begin(vec.pointer(place) if tile.resume else None)
-    done_pixels = strip.products(x_now, table, segments, vec.pointer(w), fetch, before, sums, waiting, chunk)
-    if not tile.suspend:
+    done_pixels = strip.products(x_now, table, segments, kstep, vec.pointer(w), fetch, before, sums, waiting, chunk)
+    if strip.ends:
         strip.finish(before, sums, done_pixels, waiting)
-    strip.end(vec.pointer(place) if tile.suspend else sums)
+    if tile.has_epilogue:
+        strip.end(vec.pointer(place) if tile.suspend else sums, I64(strip.pixels * ROW_BYTES))
+    else:
+        strip.end(vec.offset(strip.y, builder.mul(start, strip.row)), yvec)
 
     following = builder.add(index, I64(1))
     index.add_incoming(following, builder.block)
     before.add_incoming(start, builder.block)
     builder.cbranch(builder.icmp_signed("<", following, last), loop, done)
     builder.position_at_end(done)
-    if not tile.suspend:
+    if strip.ends:
         strip.finish(start, sums, I64(0), I64(strip.pixels))
 
 
@@ -149,9 +156,9 @@ class _Strip:
         self.pixels = tile.rows * tile.cols
         self._first_pixels = len(self.halves) * tile.v
         self._first_weights = self._first_pixels + len(self.halves)
-        self._row = I64(ROW_BYTES)
-        ends = not tile.suspend
-        self._rows = [tile.epilogue.load(vec, vec.pointer(bias), j) for j in range(tile.used * ends)]
+        self.row = I64(ROW_BYTES)
+        self.ends = tile.has_epilogue and not tile.suspend
+        self._rows = [tile.epilogue.load(vec, vec.pointer(bias), j) for j in range(tile.used * self.ends)]
 
     def scratch(self) -> Any:
         """Allocate stack memory for the sums of a tile: [v][pixels][lanes]."""
@@ -159,33 +166,36 @@ class _Strip:
         place.align = ROW_BYTES
         return place
 
-    def _sums(self) -> list[tuple[int, int]]:
-        """Each register of sums, with the byte offset of its first row among the tile's sums."""
+    def _sums(self) -> list[tuple[int, int, int]]:
+        """Each register of sums, with its weight vector and the byte offset of its first pixel."""
         found, pixel = [], 0
         for half, (_, _, count) in enumerate(self.halves):
-            for j in range(self.tile.used):
-                found.append((half * self.tile.v + j, (j * self.pixels + pixel) * ROW_BYTES))
+            found += [(half * self.tile.v + j, j, pixel * ROW_BYTES) for j in range(self.tile.used)]
             pixel += count
         return found
 
     def begin(self, suspended_sums: Any) -> None:
         """Load the sums of the previous part, or zero them."""
-        for register, at in self._sums():
+        for register, j, at in self._sums():
             if suspended_sums is None:
                 _call(self.vec.builder, "tilezero", I8(register))
             else:
-                _call(self.vec.builder, "tileloadd64", I8(register), self.vec.offset(suspended_sums, at), self._row)
+                place = self.vec.offset(suspended_sums, j * self.pixels * ROW_BYTES + at)
+                _call(self.vec.builder, "tileloadd64", I8(register), place, self.row)
 
-    def end(self, target: Any) -> None:
-        """Store the sums to memory."""
-        for register, at in self._sums():
-            _call(self.vec.builder, "tilestored64", I8(register), self.vec.offset(target, at), self._row)
+    def end(self, target: Any, apart: Any) -> None:
+        """Store the sums to memory, those of two weight vectors `apart` bytes apart."""
+        builder, vec = self.vec.builder, self.vec
+        for register, j, at in self._sums():
+            place = vec.offset(vec.offset(target, builder.mul(apart, I64(j))), at)
+            _call(builder, "tilestored64", I8(register), place, self.row)
 
     def products(
         self,
         x: Any,
         table: Any,
         segments: Any,
+        part_step: Any,
         w: Any,
         fetch: Any,
         before: Any,
@@ -204,17 +214,17 @@ class _Strip:
         for phi, value in ((index, I64(0)), (w_now, w), (fetch_now, fetch), (pixel, I64(0))):
             phi.add_incoming(value, entry)
         x_now = vec.offset(x, builder.load(builder.gep(table, [index])))
-        self._multiply(x_now, w_now)
+        self._multiply(x_now, w_now, part_step)
         for line in range(tile.fetch):
             vec.prefetch(vec.offset(fetch_now, line * vec.size), L2)
         pixel_next = pixel
-        if not tile.suspend:
+        if self.ends:
             until = builder.add(pixel, chunk)
             until = builder.select(builder.icmp_signed("<", until, waiting), until, waiting)
             self.finish(before, sums, pixel, until)
             pixel_next = until
         following = builder.add(index, I64(1))
-        w_next = vec.offset(w_now, tile.unroll * tile.v * vec.size)
+        w_next = vec.offset(w_now, tile.unroll * tile.vectors * vec.size)
         fetch_next = vec.offset(fetch_now, tile.fetch * vec.size)
         for phi, value in ((index, following), (w_now, w_next), (fetch_now, fetch_next), (pixel, pixel_next)):
             phi.add_incoming(value, builder.block)
@@ -222,19 +232,33 @@ class _Strip:
         builder.position_at_end(end)
         return pixel_next
 
-    def _multiply(self, x: Any, w: Any) -> None:
-        """Multiply a segment: each weight register is reused for all pixels."""
+    def _multiply(self, x: Any, w: Any, part_step: Any) -> None:
+        """Multiply a segment; of two parts in turn that a register can hold, it is loaded once."""
         builder, vec, tile = self.vec.builder, self.vec, self.tile
-        name, many = BY_NAME[tile.product].instruction, tile.v > 1
-        for j in range(tile.used):
-            weights = self._first_weights + (j % 2 if many and self._first_weights + 1 < REGISTERS else 0)
-            _call(builder, "tileloadd64", I8(weights), vec.offset(w, j * vec.size), I64(tile.v * vec.size))
-            for half, (row, first, _) in enumerate(self.halves):
-                pixels = self._first_pixels + half
-                if j == 0:
-                    start = vec.offset(vec.offset(x, builder.mul(self.xrow, I64(row))), 4 * first * tile.xs)
-                    _call(builder, "tileloadd64", I8(pixels), start, I64(4 * tile.xs))
-                _call(builder, name, I8(half * tile.v + j), I8(pixels), I8(weights))
+        product, both = BY_NAME[tile.product], tile.v > 1 and self._first_weights + 1 < REGISTERS
+        held: dict[int, tuple[int, int]] = {}  # part and vector or half, by register
+
+        def load(register: int, what: tuple[int, int], place: Any, step: int) -> int:
+            if held.get(register) != what:
+                _call(builder, "tileloadd64", I8(register), place(), I64(step))
+                held[register] = what
+            return register
+
+        def weights(part: int, j: int) -> Any:
+            return vec.offset(w, (part * tile.unroll * tile.v + j) * vec.size)
+
+        def pixels(part: int, row: int, first: int) -> Any:
+            start = vec.offset(vec.offset(x, builder.mul(self.xrow, I64(row))), 4 * first * tile.xs)
+            return vec.offset(start, builder.mul(part_step, I64(part))) if part else start
+
+        for part, of_weights in product.pairs or ((0, 0),):
+            for j in range(tile.used):
+                register = self._first_weights + (j % 2 if both else 0)
+                loaded = load(register, (of_weights, j), partial(weights, of_weights, j), tile.v * vec.size)
+                for half, (row, first, _) in enumerate(self.halves):
+                    place = partial(pixels, part, row, first)
+                    pixel = load(self._first_pixels + half, (part, half), place, 4 * tile.xs)
+                    _call(builder, product.instruction, I8(half * tile.v + j), I8(pixel), I8(loaded))
 
     def finish(self, start: Any, sums: Any, first: Any, last: Any) -> None:
         """Apply the epilogue to pixels first … last-1 of the tile that begins at column `start`, and store them."""
@@ -261,7 +285,7 @@ class _Strip:
             following = builder.append_basic_block("pixel.next")
             builder.cbranch(builder.icmp_signed("<", col, I64(tile.valid_pixels)), stored, following)
             builder.position_at_end(stored)
-        source = vec.offset(sums, builder.mul(pixel, self._row))
+        source = vec.offset(sums, builder.mul(pixel, self.row))
         for j in range(tile.used + tile.zeros):
             block, part = divmod(j, tile.vectors_per_pixel)
             at = vec.offset(vec.offset(target, builder.mul(self.yvec, I64(block))), part * vec.lanes * tile.y.bytes)
@@ -288,7 +312,7 @@ _TILE = 30.0  # overhead of a tile, in cycles
 
 
 def matrix_cycles(v: int, rows: int, cols: int, segments: float) -> float:
-    """Modelled cycles of a tile: its multiplications, or the epilogues of its pixels next to them; the maximum."""
+    """Modelled cycles of a tile: multiplications by `segments` registers of each weight vector, or epilogues beside."""
     parts = halves(rows, cols)
     points, cycles = zip(*_CYCLES, strict=True)
     product = sum(float(np.interp(count, points, cycles)) for _, _, count in parts) * v

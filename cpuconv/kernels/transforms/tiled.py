@@ -17,6 +17,7 @@ from baselib.data_classes import dataclass
 from cpuconv.kernels.emit.intrinsics import copy_part, copy_vector, fill_vector, word, zero_vector
 from cpuconv.kernels.emit.parts import last_unit
 from cpuconv.kernels.products.gemm import call_gemm_strip
+from cpuconv.kernels.products.matrix_strip import load_configuration, release_tiles
 from cpuconv.runtime.kernel import inline, kernel
 from cpuconv.runtime.microkernel import MicroKernel
 
@@ -37,6 +38,8 @@ class TiledTile:
         The last vector of output channels has a transform of its own.
     last_vectors : int
         Vectors that this transform stores, including the zeros that pad its block.
+    parts : int
+        Components that the forward transform stores for one: bfloat16 parts of it, which AMX multiplies; 1: itself.
     """
 
     lanes: int
@@ -46,6 +49,7 @@ class TiledTile:
     filled: bool = False
     tailed: bool = False
     last_vectors: int = 1
+    parts: int = 1
 
 
 def forward(tile: Any, builder: Any, x: Any, line: Any, pixel: Any, v: Any, plane: Any, scratch: Any) -> None:
@@ -130,6 +134,8 @@ def _forward(tile, args, x, piece, first, count, v, worker):
             if tile.x_vectors > 1:
                 source += (piece + block) % tile.x_vectors * (pixel // tile.x_vectors)
             target = v + (block * args.most + index) * pixel
+            if tile.parts > 1:  # two vectors of parts are a pixel
+                target = v + (block // 2 * args.most + index) * pixel + block % 2 * (pixel // 2)
             _call_forward(args.forward, x=source, line=line, pixel=step, v=target, plane=args.v_plane, scratch=scratch)
         place += 1
         if place == args.tiles:
@@ -153,11 +159,11 @@ def _multiply(tile, args, w, v, m, panel, next_panel, count):
             following = 1 if p + 1 < next_panel else args.panels - (next_panel - panel) + 1  # panels to the next one
             call_gemm_strip(
                 args.gemm if wide == 1 else args.pair_gemm,
-                x=v + plane * args.v_plane,
+                x=v + plane * tile.parts * args.v_plane,
                 xrow=args.v_plane,
                 table=args.table,
                 segments=args.segments,
-                kstep=0,
+                kstep=args.v_plane if tile.parts > 1 else 0,
                 w=panel_weights,
                 y=m + plane * args.m_plane + vector * args.most * pixel,
                 yrow=args.m_plane,
@@ -265,7 +271,7 @@ def _backward(tile, args, group, first, count, m, panel, next_panel, worker):
     "vectors planes singles chunk chunks places tiles groups total blocks most tile_height tile_width in_tile_height "
     "in_tile_width row_step column_step reach_rows reach_columns in_height in_width pad_top pad_left channel_blocks "
     "x_image x_cb x_h y_image y_vector y_line v v_step v_plane m m_step m_plane patch patch_step scratch scratch_step "
-    "fill backward_last fetch_step shares tails"
+    "fill backward_last fetch_step shares tails configuration"
 )
 def tiled(tile, worker, before, part, parts, args):
     """y = epilogue(convolution of x and w) for blocked x and y; see the module.
@@ -273,6 +279,8 @@ def tiled(tile, worker, before, part, parts, args):
     `places` has a row, a column, rows and columns for each of the `tiles` of an output plane; `total` is the number of
     tiles of all images, cut into `blocks` blocks for each group.
     """
+    if tile.parts > 1:
+        load_configuration(tile, args.configuration)
     units = args.groups * args.blocks * args.chunks
     v = args.v + worker * args.v_step
     m = args.m + worker * args.m_step
@@ -297,3 +305,5 @@ def tiled(tile, worker, before, part, parts, args):
             _multiply(tile, args, w, v, m, panel, next_panel, count)
             _backward(tile, args, group, first, count, m, panel, next_panel, worker)
             panel = next_panel
+    if tile.parts > 1:
+        release_tiles(tile)

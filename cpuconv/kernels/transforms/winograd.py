@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from baselib.data_classes import dataclass
-from cpuconv.elements import F32, Element
+from cpuconv.elements import BF16, F32, Element
 from cpuconv.isa.table import current
-from cpuconv.isa.typed import load_as_float
+from cpuconv.isa.typed import load_as_float, store_narrow
 from cpuconv.isa.vector import I64, L2, Vector
+from cpuconv.kernels.copies.rounding import split
 from cpuconv.kernels.elementwise.epilogue import Epilogue
 from cpuconv.kernels.emit.double import Double
 from cpuconv.kernels.emit.loop import loop
@@ -34,6 +35,8 @@ class WinogradTransform:
         Lanes that are channels; the others are stored as zero; 0: all.
     zeros : int
         Vectors of zeros stored after the output vector of each pixel.
+    parts : int
+        Bfloat16 parts of each component, which are stored one after another in its place; 0: it is stored itself.
     """
 
     lanes: int
@@ -44,6 +47,7 @@ class WinogradTransform:
     element: Element = F32
     valid: int = 0
     zeros: int = 0
+    parts: int = 0
 
     @property
     def epilogue(self) -> Epilogue:
@@ -129,7 +133,11 @@ def winograd_in(
         return load_as_float(vec, tile.element, place(i, j))
 
     def store(i: int, j: int, value: Any) -> None:
-        vec.store(value, vec.offset(v, builder.mul(plane, I64(i * size + j))), align=4 * vec.lanes)
+        first = (i * size + j) * max(1, tile.parts)
+        if not tile.parts:
+            vec.store(value, vec.offset(v, builder.mul(plane, I64(first))), align=4 * vec.lanes)
+        for part, narrow in enumerate(split(vec, value, tile.parts)):
+            store_narrow(vec, BF16, narrow, vec.offset(v, builder.mul(plane, I64(first + part))))
 
     two_sided(vec, [tile.down], [tile.across], load, store, _row_groups(len(tile.down), size))
 

@@ -45,8 +45,8 @@ class Params:
         return geometry.Params(self.v, self.rows, self.cols, self.block)
 
 
-def _product(problem: ConvProblem) -> Product:
-    found = matrix_product_of(problem.types)
+def _product(problem: ConvProblem, product: Product | None) -> Product:
+    found = product or matrix_product_of(problem.types)
     assert found is not None  # `applicable` of solvers has asked
     return found
 
@@ -84,28 +84,37 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
                     yield Params(v, rows, cols, block, 0)
 
 
-def bound(problem: ConvProblem, machine: Machine) -> float:
-    """Products at the peak, and the traffic."""
-    return blocked.bound(problem, machine, problem.oh, problem.ow, band=False, product=_product(problem))
+def bound(problem: ConvProblem, machine: Machine, product: Product | None = None) -> float:
+    """Products at the peak, and the traffic; `product`: by default that of the types."""
+    return blocked.bound(problem, machine, problem.oh, problem.ow, band=False, product=_product(problem, product))
 
 
-def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
+def cost(problem: ConvProblem, params: Params, machine: Machine, product: Product | None = None) -> Cost:
     """Products or endings of the tiles, whichever take longer, bands, and the traffic."""
     height, width = problem.oh, problem.ow
     if params.flat:
         height, width = 1, (problem.oh - 1) * _pitch(problem, machine.isa) + problem.ow
     band = _band(problem) != NO_BAND
-    return blocked.cost(problem, params.as_blocked, machine, height, width, band=band, product=_product(problem))
+    return blocked.cost(
+        problem, params.as_blocked, machine, height, width, band=band, product=_product(problem, product)
+    )
 
 
-def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
+def packing(problem: ConvProblem, params: Params, isa: Isa, product: Product | None = None) -> Packing:
     """[group][panel][C block][R][S][words of the block][v][lanes of K]."""
-    return words.packing(problem, isa, params.v, _product(problem))
+    return words.packing(problem, isa, params.v, _product(problem, product))
 
 
-def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> Step:
+def bind(
+    problem: ConvProblem,
+    params: Params,
+    isa: Isa,
+    space: Space,
+    operands: Operands,
+    product: Product | None = None,
+) -> Step:
     """One parallel call of the convolve kernel."""
     x = words.operands_in_words(problem, operands).x
     band = NO_BAND if not any(problem.pads) and is_blocked(isa.lanes, x.strides) else BLOCKED_BAND
-    flat, own = bool(params.flat), _product(problem)
+    flat, own = bool(params.flat), _product(problem, product)
     return blocked.convolve_step(problem, params.as_blocked, isa, space, operands, band, flat, own)

@@ -184,6 +184,7 @@ def convolve_step(
         "band_kind": band,
         "pixel_vectors": vectors_per_pixel,
         "tails": tails,
+        "part_step": 0,
         **fetching.args,
         "table_panel": (1 + count) * table.itemsize if shared else 0,
         "parts": parts,
@@ -382,4 +383,6 @@ def bound(
 
 def least_cycles(isa: Isa, product: Product, reduction: float) -> float:
     """Cycles that no tile can go below, for the products of one of its output vectors with so many weight vectors."""
-    return reduction / (isa.lanes if product.matrix else words.seen(isa, product).fma_rate)
+    if product.matrix:
+        return reduction * product.multiplications / isa.lanes
+    return reduction / words.seen(isa, product).fma_rate

@@ -35,7 +35,7 @@ class Geometry:
         """Modelled cycles of a tile; `v`: of its weight vectors, only so many are multiplied (0: all)."""
         v, rows, cols = v or params.v, params.rows, now(params.cols)
         if self.product.matrix:
-            return matrix_cycles(v, rows, cols, self.reduction / isa.lanes)
+            return matrix_cycles(v, rows, cols, self.reduction * self.product.multiplications / isa.lanes)
         epilogue = v * rows * cols * ending_cycles(self.problem, v)
         alone = _ALONE if self.product.flipped and words.words(self.problem) == 1 else 1.0
         return alone * cycles(self.seen, v, rows * cols, round(self.multiplied(rows))) + epilogue

@@ -18,8 +18,8 @@ from cpuconv.kernels.binding.steps import Args, MicroRef, Operands, Space, Step
 from cpuconv.kernels.elementwise.epilogue import Epilogue
 from cpuconv.kernels.emit.product import BY_NAME, Product
 from cpuconv.kernels.products.closed.closed_set import closed_ref
-from cpuconv.kernels.products.gemm import gemm_strip
 from cpuconv.kernels.products.gemm_tile import LINE, GemmTile
+from cpuconv.kernels.products.matrix_strip import configuration
 from cpuconv.kernels.products.tiling import closed_columns, segment
 from cpuconv.kernels.transforms.tiled import TiledTile, tiled
 from cpuconv.problem.integers import divide
@@ -27,7 +27,7 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32
 from cpuconv.solvers.shared import words
 from cpuconv.solvers.shared.base import check_tile
-from cpuconv.solvers.shared.gemm_call import Fetching
+from cpuconv.solvers.shared.gemm_call import Fetching, micro
 from cpuconv.solvers.shared.transformed import Planes, Size, axis_places, grid, tile_grid
 from cpuconv.symbolic.sizes import affine, applied, now
 
@@ -66,13 +66,14 @@ def step(problem: ConvProblem, params: Any, transform: Transform, isa: Isa, spac
     chosen = columns.taken
     check_tile(1, chosen, 1, total)
     reduction, vectors = planes.words(problem.cg), divide(problem.kg, lanes)
-    channel_blocks, panels = divide(reduction, lanes), divide(vectors, params.v)
+    parts = planes.parts
+    channel_blocks, panels = divide(reduction, lanes) // parts, divide(vectors, params.v)
     blocks, chunks = best_partition(problem.threads, *grid(problem, total, replace(params, n=chosen), planes, isa))
     most = divide(total, blocks)
     v_plane = channel_blocks * most * pixel + pixel  # off the multiples of 4 KB
     m_plane = min(vectors, params.chunk * params.v) * most * pixel + pixel
     table = affine(lambda tiles: np.arange(channel_blocks, dtype=np.int64) * tiles * pixel, most)
-    v_step, m_step = planes.count * v_plane + pixel, planes.count * m_plane + pixel
+    v_step, m_step = planes.count * parts * v_plane + pixel, planes.count * m_plane + pixel
     patch_step = max(a[0] * a[1], 2 * m[0] * m[1]) * pixel  # an input tile; an output tile with its residual
 
     def products(complex_: bool) -> Any:
@@ -95,6 +96,7 @@ def step(problem: ConvProblem, params: Any, transform: Transform, isa: Isa, spac
         "singles": planes.singles,
         "chunk": params.chunk,
         "tails": int(segment(isa, reduction)[1] > 0),
+        "configuration": configuration(params.v, 1, chosen) if parts > 1 else 0,
         **_fetching(isa, params, reduction, most).args,
         "chunks": chunks,
         "places": applied(functools.partial(places, m=m, dilation=dilation), problem.oh, problem.ow),
@@ -111,7 +113,7 @@ def step(problem: ConvProblem, params: Any, transform: Transform, isa: Isa, spac
         "column_step": dilation[1],
         "reach_rows": (a[0] - 1) * dilation[0] + 1,
         "reach_columns": (a[1] - 1) * dilation[1] + 1,
-        "channel_blocks": channel_blocks,
+        "channel_blocks": planes.transforms(problem.cg, lanes),
         "x_image": x.strides.n,
         "x_cb": x.strides.cb,
         "x_h": x.strides.h,
@@ -125,9 +127,9 @@ def step(problem: ConvProblem, params: Any, transform: Transform, isa: Isa, spac
         "fill": words.FILL if problem.types.x.integer else 0,
         "backward_last": transform.last or 0,
     }
-    parts = parts_each(problem, problem.groups * blocks * chunks)
-    tile = _driver_tile(problem, isa, BY_NAME[planes.product])
-    return Step(tiled, tile, args, parts, clears_tail=transform.last is not None and problem.groups == 1)
+    each = parts_each(problem, problem.groups * blocks * chunks)
+    tile = replace(_driver_tile(problem, isa, BY_NAME[planes.product]), parts=planes.parts)
+    return Step(tiled, tile, args, each, clears_tail=transform.last is not None and problem.groups == 1)
 
 
 def _columns(params: Any, total: int, planes: Planes, isa: Isa) -> Columns:
@@ -137,7 +139,8 @@ def _columns(params: Any, total: int, planes: Planes, isa: Isa) -> Columns:
         made = [_products(isa, replace(params, n=n), 1, n, planes, each) for each in _kinds(planes)]
         return [closed_ref(each.tile) or each for each in made] if isa.closed else made
 
-    others = closed_columns(planes.seen(isa), params.v) if isa.closed and not planes.pairs else ()
+    only = planes.pairs or planes.parts > 1
+    others = closed_columns(planes.seen(isa), params.v) if isa.closed and not only else ()
     return columns_for(params.n, others, total, strips)
 
 
@@ -164,7 +167,9 @@ def _products(isa: Isa, params: Any, reduction: int, block: int, planes: Planes,
     """The products of `block` tiles, which together fetch all weights of the next panel."""
     unroll, tail = segment(isa, reduction)
     product = BY_NAME[planes.product]
-    step = (2 if complex_ else 1) * _fetching(isa, params, reduction, block).step
+    step = (2 if complex_ else unroll * planes.parts if product.matrix else 1) * _fetching(
+        isa, params, reduction, block
+    ).step
     tile = GemmTile(
         isa.lanes,
         params.v,
@@ -182,7 +187,7 @@ def _products(isa: Isa, params: Any, reduction: int, block: int, planes: Planes,
         y=product.sum,
         fetch=divide(step, LINE) if now(block) > _FOLLOWED else 0,
     )
-    return MicroRef(gemm_strip, tile)
+    return micro(tile, product.matrix)
 
 
 def _fetching(isa: Isa, params: Any, reduction: int, block: int) -> Fetching:

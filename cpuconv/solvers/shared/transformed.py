@@ -17,7 +17,8 @@ from cpuconv.kernels.binding.steps import MicroRef
 from cpuconv.kernels.emit.product import BY_NAME, WORD, Product
 from cpuconv.kernels.packing.packed_formats import Transformed, Widened
 from cpuconv.kernels.packing.packing import Filters, Packing
-from cpuconv.kernels.products.tiling import complex_cycles, complex_tiles, cycles, tiles
+from cpuconv.kernels.products.matrix_strip import fits, matrix_cycles, shapes
+from cpuconv.kernels.products.tiling import Tile, complex_cycles, complex_tiles, cycles, tiles
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import Types
@@ -107,13 +108,27 @@ class Planes:
         """Real products of a pixel and a weight: a complex one takes four."""
         return self.singles + 4 * self.pairs
 
+    @property
+    def parts(self) -> int:
+        """Bfloat16 parts of a component, which AMX multiplies; 1: it is multiplied itself."""
+        product = BY_NAME[self.product]
+        return product.parts if product.matrix else 1
+
     def words(self, channels: int) -> int:
-        """Words of the channels of a group."""
-        return divide(channels, WORD // BY_NAME[self.product].x.bytes)
+        """Words of the channels of a group, in all parts."""
+        return self.parts * divide(channels, WORD // BY_NAME[self.product].x.bytes)
+
+    def transforms(self, channels: int, lanes: int) -> int:
+        """Forward transforms of a tile."""
+        return divide(channels if self.parts > 1 else self.words(channels), lanes)
 
     def seen(self, isa: Isa) -> Isa:
         """The instruction set for the model of tiles: its FMA is the product."""
-        return words.seen(isa, BY_NAME[self.product])
+        return isa if self.parts > 1 else words.seen(isa, BY_NAME[self.product])
+
+    def rate(self, isa: Isa) -> float:
+        """Weight vectors multiplied by a word per cycle, at most."""
+        return isa.lanes / BY_NAME[self.product].multiplications if self.parts > 1 else self.seen(isa).fma_rate
 
 
 def sizes(
@@ -141,7 +156,9 @@ def sizes(
     for count in dict.fromkeys(divide(total, block) for block in blocks):  # of equal blocks
         least, block = total // count, divide(total, count)  # no GEMM tile is wider than the least
         fused = block * per_tile <= fused_share * machine.l2
-        if planes.pairs:
+        if planes.parts > 1:
+            found_tiles = tuple(Tile(v, 1, cols) for v in (2, 1) for _, cols in shapes(1, least) if fits(v, 1, cols))
+        elif planes.pairs:
             found_tiles = complex_tiles(seen, vectors, least, reduction, _TILES)
         else:
             found_tiles = tiles(seen, vectors, 1, least, reduction, _TILES)
@@ -177,7 +194,7 @@ def widened(problem: ConvProblem, form: Packing) -> Packing:
     return form if problem.types.w == F32 else Widened(form, problem.types.w)
 
 
-def packing(problem: ConvProblem, v: int, isa: Isa, planes: Planes, transform: MicroRef) -> Packing:
+def packing(problem: ConvProblem, v: int, isa: Isa, planes: Planes, transform: MicroRef) -> Transformed:
     """The transform of weights into `planes`."""
     filters = Filters(isa.lanes, v, problem.groups, problem.kg)
     return Transformed(filters, problem.cg, problem.r, problem.s, planes.singles, planes.pairs, transform)
@@ -207,7 +224,7 @@ def grid(problem: ConvProblem, total: int, params: Any, planes: Planes, isa: Isa
         panels=divide(vectors, params.v),
         unit=_gemm(planes, planes.seen(isa), params, reduction) / params.n
         + params.v * (_moves(isa, count, _MISS_BACK) + _CALL),
-        prepare=divide(reduction, isa.lanes) * (_moves(isa, count) + _CALL),
+        prepare=planes.transforms(problem.cg, isa.lanes) * (_moves(isa, count) + _CALL),
         weight_cycles=problem.groups * weights / isa.l3_rate,
         activation_cycles=(problem.in_bytes + problem.out_bytes) / isa.l3_rate,
         min_tiles=params.n,
@@ -218,6 +235,9 @@ def grid(problem: ConvProblem, total: int, params: Any, planes: Planes, isa: Isa
 def _gemm(planes: Planes, seen: Isa, params: Any, reduction: int) -> float:
     """Modelled cycles of a GEMM tile in every plane."""
     columns = now(params.n)
+    if planes.parts > 1:
+        segments = reduction / seen.lanes * BY_NAME[planes.product].multiplications
+        return planes.singles * matrix_cycles(params.v, 1, columns, segments)
     products = planes.singles * cycles(seen, params.v, columns, reduction)
     return products + planes.pairs * complex_cycles(seen, params.v, columns, reduction) if planes.pairs else products
 
@@ -259,9 +279,9 @@ def rates(cg: int, kg: int, machine: Machine, forms: Forms, product: str = "fma"
     forward = _transforming(isa, forms.planes, forms.forward)
     backward = _transforming(isa, forms.planes, forms.backward, _MISS_BACK)
     return Rates(
-        products=forms.products * (panels / (planes.seen(isa).fma_rate * max(isa.efficiency))),
+        products=forms.products * (panels / (planes.rate(isa) * max(isa.efficiency))),
         weights=weight_bytes / machine.rates(weight_bytes),
-        transforms=divide(reduction, isa.lanes) * forward + vectors * backward,
+        transforms=planes.transforms(cg, isa.lanes) * forward + vectors * backward,
     )
 
 
@@ -316,14 +336,14 @@ def form(
     """
     isa, seen, count, reduction = machine.isa, planes.seen(machine.isa), planes.count, planes.words(problem.cg)
     tiles, vectors = tile_grid(problem, m, dilation)[2], divide(problem.kg, isa.lanes)
-    channel_blocks, each = divide(reduction, isa.lanes), count * isa.lanes * F32.bytes
+    each = count * isa.lanes * F32.bytes
     forward = float(_transforming(isa, count, operations[0]))
     backward = float(_transforming(isa, count, operations[1], _MISS_BACK))
     return Form(
-        problem, machine, planes, seen, tiles, reduction, vectors, channel_blocks * each, each,
-        transforms=tiles * (channel_blocks * forward + vectors * backward),
+        problem, machine, planes, seen, tiles, reduction, vectors, divide(reduction, isa.lanes) * each, each,
+        transforms=tiles * (planes.transforms(problem.cg, isa.lanes) * forward + vectors * backward),
         activations=machine.moving(problem.in_bytes + problem.out_bytes),
-        floor=problem.groups * tiles * planes.products * vectors * reduction / seen.fma_rate,
+        floor=problem.groups * tiles * planes.products * vectors * reduction / planes.rate(isa),
         charge=charge,
     )  # fmt: skip
 

@@ -25,7 +25,7 @@ from cpuconv.kernels.binding.machine import machine
 from cpuconv.kernels.products import tiling
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers import TABLE, fft, winograd
-from cpuconv.solvers.shared import transformed
+from cpuconv.solvers.shared import transformed, winograd_tiles
 from cpuconv.solvers.shared.solver import Solver
 from support.running.processes import ROOT
 from support.tuner.stored import timed
@@ -222,14 +222,14 @@ def test_forms_are_those_with_the_least_work(problem):
             assert tiles == transformed.tile_grid(problem, out)[2] and count == fft.planes(*form).count
             assert (forward, backward) == fft.operations(*form, out[0])
     if winograd.applicable(problem, isa) is None:
-        sizes = winograd.figures_of(problem.r, problem.s)[0]
-        able, forms = winograd.able_forms(problem)
-        found = winograd.tile_sizes(problem)
+        sizes = winograd_tiles.figures_of(problem.r, problem.s)[0]
+        able, forms = winograd_tiles.able_forms(problem)
+        found = winograd_tiles.tile_sizes(problem)
         few = [size for size in found if size in {sizes[index] for index in able}]
-        assert set(found) - set(few) <= set(winograd.figures_of(problem.r, problem.s, closed=True)[0])
+        assert set(found) - set(few) <= set(winograd_tiles.figures_of(problem.r, problem.s, closed=True)[0])
         for index, tiles, count in zip(able, forms.tiles, forms.planes, strict=True):
             assert tiles == transformed.tile_grid(problem, sizes[index], problem.dilation)[2]
-            assert count == (a := winograd.outer(problem, sizes[index]))[0] * a[1]
+            assert count == (a := winograd_tiles.outer(problem, sizes[index]))[0] * a[1]
         assert len(set(found)) == len(found) <= len({frozenset(size) for size in few}) + 1
 
 

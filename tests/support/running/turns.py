@@ -15,7 +15,7 @@ from cpuconv.runtime import thread_pool, work_stealing
 
 PATIENCE = 60.0
 _LOW = 0xFFFFFFFF  # futex(2) compares half a word
-_WORDS = ("word", "put", "load", "store", "swap_if", "pause", "call_5", "call_kernel")
+_WORDS = ("word", "put", "load", "store", "swap_if", "pause", "call_5", "call_kernel", "fetch", "fetch_to_write")
 
 
 class Stopped(BaseException):
@@ -140,6 +140,11 @@ class Stage:
 
     def pause(self) -> None:
         self._step()
+
+    def fetch(self, place: int) -> None:
+        """Nothing that a thread could see."""
+
+    fetch_to_write = fetch
 
     def call_5(self, function: int, number: int, place: int, operation: int, value: int, timeout: int) -> int:
         """futex(2)."""

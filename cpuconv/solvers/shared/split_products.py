@@ -1,0 +1,29 @@
+"""float32 products by those of bfloat16 parts on AMX (`emit.product.SPLIT`): errors, and what splitting costs.
+
+A float32 is the sum of two or three bfloat16. Products of parts whose ranks add up to less than their number are
+multiplied; the others are below the error of the parts. The last parts have NaN and infinities. They are multiplied by
+the largest part alone, as float32 multiplies these numbers.
+
+Source: Henry, Tang and Heinecke, "Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision
+Computations" (ARITH 2019).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cpuconv.kernels.copies.rounding import BF16_TYPES
+from cpuconv.kernels.emit.product import matrix_product_of
+
+ERROR = {3: 6e-6, 6: 0.0}  # by products: stated error, relative to the largest output, in addition to that of float32
+PART_CYCLES = 4.0  # to split a vector, for each part: instructions counted, not measured
+
+
+def why_not() -> str | None:
+    """Why there are no such products, or None."""
+    return None if matrix_product_of(BF16_TYPES) else "AMX, where there is any, does not multiply bfloat16"
+
+
+def label(params: Any) -> str:
+    """Label of a candidate's multiplications in reports."""
+    return f"{params.products} products of bfloat16"

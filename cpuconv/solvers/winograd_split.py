@@ -1,0 +1,150 @@
+"""Winograd convolution whose products are those of bfloat16 parts on AMX.
+
+The forward transform stores the parts of its components, and packed weights are parts of transformed weights. AMX sums
+their products into float32 that the inverse transform reads.
+
+Sources: as of `winograd` and of `shared.split_products`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from baselib.data_classes import dataclass
+from cpuconv.elements import BF16
+from cpuconv.isa import Isa
+from cpuconv.kernels.binding.machine import Cost, Machine, machine
+from cpuconv.kernels.binding.steps import MicroRef, Operands, Space, Step
+from cpuconv.kernels.emit.product import SPLIT
+from cpuconv.kernels.packing.packed_formats import TransformedParts
+from cpuconv.kernels.packing.packing import Packing
+from cpuconv.kernels.transforms.winograd import WinogradTransform, winograd_in, winograd_out
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.solvers.shared import blocked, split_products, tiled_call, transformed, winograd_tiles
+from cpuconv.solvers.shared.solver import Solver
+from cpuconv.solvers.shared.split_products import ERROR, PART_CYCLES, label
+from cpuconv.solvers.shared.tiled_call import Transform
+from cpuconv.solvers.shared.transformed import Forms, Planes, Rates, Size
+from cpuconv.solvers.shared.winograd_tiles import constants, outer
+
+_SIZES = 2  # tile sizes worth trying for each number of products
+
+
+@dataclass(frozen=True)
+class Params:
+    """Products of parts per product of float32 (3 or 6), and the fields of `winograd.Params`."""
+
+    products: int
+    rows: int
+    cols: int
+    v: int
+    n: int
+    block: int
+    chunk: int
+
+
+def applicable(problem: ConvProblem, isa: Isa) -> str | None:
+    """Where AMX multiplies bfloat16: problems with a transform, of channels in whole blocks of bfloat16."""
+    if (why := split_products.why_not()) is not None:
+        return why
+    if problem.cg % isa.block(BF16):
+        return f"{problem.cg} channels do not fill blocks of {isa.block(BF16)}"
+    return winograd_tiles.why_not(problem, isa, SPLIT[min(SPLIT)])
+
+
+def _planes(problem: ConvProblem, products: int, m: Size) -> Planes:
+    return Planes(math.prod(outer(problem, m)), product=SPLIT[products].name)
+
+
+def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
+    """For three and for six products, the best few tile sizes, with a few GEMM tiles and block sizes."""
+    for products in SPLIT:
+        for m in winograd_tiles.tile_sizes(problem, ERROR[products])[:_SIZES]:
+            planes = _planes(problem, products, m)
+            for sizes in transformed.sizes(problem, isa, machine(), m, planes, dilation=problem.dilation):
+                yield Params(products, *m, *sizes)
+
+
+def _split_operations(products: int, machine: Machine) -> float:
+    """Operations of a transform that take as long as to split a vector."""
+    return SPLIT[products].parts * PART_CYCLES * machine.isa.fma_rate / winograd_tiles.slots(machine)
+
+
+@functools.lru_cache(maxsize=256)
+def _rates(r: int, s: int, cg: int, kg: int, products: int, machine: Machine) -> Rates:
+    """Those of every tile size of a kernel."""
+    planes, forward, backward = winograd_tiles.figures_of(r, s)[1][4:]
+    slots, split = winograd_tiles.slots(machine), _split_operations(products, machine)
+    forms = Forms(np.ones_like(planes), planes, planes, slots * (forward + split * planes), slots * backward)
+    return transformed.rates(cg, kg, machine, forms, SPLIT[products].name)
+
+
+def bound(problem: ConvProblem, machine: Machine) -> float:
+    """The least that any tile size takes."""
+    found = []
+    for products in SPLIT:
+        able, forms = winograd_tiles.able_forms(problem, more=ERROR[products])
+        each = _rates(problem.r, problem.s, problem.cg, problem.kg, products, machine)
+        found += [transformed.bound(problem, machine, forms.tiles, each.some(able))] if len(able) else []
+    return min(found, default=math.inf)
+
+
+def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
+    """That of Winograd with the parts' transforms and products."""
+    m, split = (params.rows, params.cols), _split_operations(params.products, machine)
+    planes, more = _planes(problem, params.products, m), ERROR[params.products]
+    return transformed.cost(winograd_tiles.form(problem, m, machine, planes, more, split), params)
+
+
+def least_work(problem: ConvProblem, params: Params) -> tuple[int, int]:
+    """All products and weights of the tiles' own domain."""
+    m = params.rows, params.cols
+    planes = _planes(problem, params.products, m)
+    flops, weight_bytes = transformed.least_work(problem, planes, m, problem.dilation)
+    return params.products * flops, weight_bytes
+
+
+def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
+    """Blocks in and out."""
+    return blocked.layout(isa), blocked.layout(isa)
+
+
+def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
+    """[group][a·a][panel][C block][part][pair of C][v][lanes of K][2] of G·w·Gᵀ."""
+    m = params.rows, params.cols
+    planes, transform = Planes(math.prod(outer(problem, m))), winograd_tiles.weights(problem, m, isa)
+    form = transformed.packing(problem, params.v, isa, planes, transform)
+    return TransformedParts(form, SPLIT[params.products].parts, isa.block(BF16))
+
+
+def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
+    """One parallel call of the tiled kernel."""
+    m: Size = params.rows, params.cols
+    down, across = constants(params.rows, problem.r), constants(params.cols, problem.s)
+    forward = WinogradTransform(isa.lanes, down[2], across[2], parts=SPLIT[params.products].parts)
+    backward = WinogradTransform(isa.lanes, down[0], across[0], operands.residual is not None, problem.activation)
+    micro = MicroRef(winograd_in, forward), MicroRef(winograd_out, backward)
+    transform = Transform(m, outer(problem, m), _planes(problem, params.products, m), *micro, dilation=problem.dilation)
+    return [tiled_call.step(problem, params, transform, isa, space, operands)]
+
+
+SOLVER = Solver(
+    name="winograd_split",
+    params=Params,
+    applicable=applicable,
+    candidates=candidates,
+    bound=bound,
+    cost=cost,
+    layouts=layouts,
+    packing=packing,
+    bind=bind,
+    accuracy="standard",
+    rounding=("products", "rows", "cols"),
+    least_work=least_work,
+    multiplies=BF16,
+    product_label=label,
+)
