@@ -1,4 +1,4 @@
-"""Convert attention, written as matrix multiplications and Softmax, to ScaledDotProductAttention.
+"""Convert attention, written as matrix multiplications and Softmax, to one operator, float32 or quantised.
 
 ===============================================================  ====================================================
 softmax(q k · scale + masks) v; scale and masks may be absent    ScaledDotProductAttention
@@ -6,12 +6,15 @@ Where(seen, scores, lowest) instead of scores + mask             the same, with 
 zero for weights that are NaN, or for rows without visible keys  the same, with `zero_rows`
 v softmax(...)ᵀ, with heads as planes of channels                the same, whose result is transposed
 a mask added to a Reshape of scores that splits the first axis   the same, of operands with a split first axis
+the same of quantised operands and weights, with scores and      QuantizedAttention
+sums with two masks that are quantised as well, or float32
 Transpose of a result                                            `perm` of the node that computes it
 ===============================================================  ====================================================
 
-A constant that multiplies or divides q or k is part of the scale; a factor per row of scores multiplies q. Equal up to
-rounding for finite values of visible keys; a `lowest` of -65504 and less is taken for less than any score. One query
-stays as it is: products of a matrix and a vector read keys and values once, at the speed of memory.
+QuantizedAttention keeps every rounding of the file. A constant that multiplies or divides q or k is part of the scale;
+a factor per row of scores multiplies q. Equal up to rounding for finite values of visible keys; a `lowest` of -65504
+and less is taken for less than any score. One query stays as it is: products of a matrix and a vector read keys and
+values once, at the speed of memory.
 """
 
 from __future__ import annotations
@@ -25,16 +28,18 @@ import numpy as np
 from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.ops.base import broadcast_shapes
 from cpuconv.graph.ops.matrix import matmul_shape
-from cpuconv.graph.passes.pattern import Formula, Found, Free, Pattern, Symbol, operator
+from cpuconv.graph.passes.pattern import Formula, Found, Free, Maybe, Pattern, Symbol, operator
 from cpuconv.graph.passes.rewriting import Maker, Pass, Rewrite, scalar, shape_of, sole_reader
+from cpuconv.graph.passes.scaled import INT8_DTYPES, scaled
 from cpuconv.kernels.binding.tensor_view import FLOAT32
 
 MatMul, Div, Reshape, Softmax, Transpose = map(operator, ("MatMul", "Div", "Reshape", "Softmax", "Transpose"))
-Where, IsNaN = map(operator, ("Where", "IsNaN"))
+Where, IsNaN, Product, Weights = map(operator, ("Where", "IsNaN", "QuantizedMatMul", "QuantizedSoftmax"))
+Quantize, Dequantize = map(operator, ("QuantizeLinear", "DequantizeLinear"))
 
 _MIN_QUERIES = 2
 _LOWEST = -65504.0  # lowest number of float16: no score of a visible key is as low
-_NAME = "ScaledDotProductAttention"
+_NAME, _INTEGERS = "ScaledDotProductAttention", "QuantizedAttention"
 
 q, k, v, bias, mask, factors, split, merged = map(Symbol, ("q", "k", "v", "bias", "mask", "factors", "split", "merged"))
 seen, hidden, visible = map(Symbol, ("seen", "hidden", "visible"))
@@ -85,7 +90,11 @@ def _attention(maker: Maker, found: Found) -> bool:
             return False
         operands[0] = maker.node("Mul", operands[0], names["factors"], part="queries")
     if "split" in names:
-        return _split(maker, found, operands, shapes, scale)
+        if not (apart := _split(maker, found, operands)):
+            return False
+        y = maker.node(_NAME, *apart, *_masks(maker, found), scale=scale, perm=None, part="split")
+        maker.reshape(y, shape_of(graph, maker.output))
+        return True
     masks = _masks(maker, found)
     if any(shape_of(graph, names[name])[-1:] != scores[-1:] for name in _MASKS if name in names):
         return False
@@ -129,26 +138,65 @@ def _is_visible(graph: Graph, name: str, mask: str) -> bool:
     return most.inputs[0] == mask and scalar(graph, most.inputs[1]) == -1 and bool(most["keepdims"])
 
 
-def _split(maker: Maker, found: Found, operands: Sequence[str], own: Sequence[tuple[int, ...]], scale: float) -> bool:
-    """Make attention of operands whose first axis is split as the mask needs, as in windows of several images."""
+def _split(maker: Maker, found: Found, operands: Sequence[str]) -> list[str]:
+    """Split the first axis of operands as the mask needs, as in windows of several images; [] if shapes differ."""
     graph, names = maker.graph, found.names
     inner = next(node for node in found.nodes if node.op == "Reshape" and node.inputs[1] == names["split"])
     before, after = shape_of(graph, inner.inputs[0]), shape_of(graph, inner.outputs[0])
-    given = [names[name] for name in ("bias", "mask") if name in names]
-    shapes = [shape_of(graph, name) for name in given]
+    shapes = [shape_of(graph, names[name]) for name in ("bias", "mask") if name in names]
+    own = [shape_of(graph, names[name]) for name in "qkv"]
     if len(after) != len(before) + 1 or after[2:] != before[1:] or any(shape[-1:] != after[-1:] for shape in shapes):
-        return False
+        return []
     if any(len(shape) > 3 and shape[-4] != 1 for shape in shapes[:-1]) or broadcast_shapes(after, *shapes) != after:
-        return False
+        return []
     if any(shape[:1] != before[:1] or len(shape) != len(before) for shape in own):
-        return False
-    apart = [
+        return []
+    return [
         maker.reshape(name, (*after[:2], *shape[1:]), part)
         for name, shape, part in zip(operands, own, ("queries", "keys", "values"), strict=True)
     ]
-    y = maker.node(_NAME, *apart, *_masks(maker, found), scale=scale, perm=None, part="split")
-    maker.reshape(y, shape_of(graph, maker.output))
+
+
+def _quantised(maker: Maker, found: Found) -> bool:
+    """Make QuantizedAttention, or return False if shapes, types, scales or the axis of Softmax do not fit."""
+    graph, names = maker.graph, found.names
+    last, softmax, *between, first = [node for node in found.nodes if node.op not in ("Reshape", "Add")]
+    shape = shape_of(graph, first.outputs[0])
+    masks = [names[name] for name in ("bias", "mask") if name in names]
+    if min(len(shape_of(graph, names[name])) for name in "qkv") < 2 or softmax["axis"] not in (-1, len(shape) - 1):
+        return False
+    if any(graph.value(each).dtype != FLOAT32 or shape_of(graph, each)[-1:] != shape[-1:] for each in masks):
+        return False
+    read, stages = [_numbers(softmax, "x")], [_numbers(first, "y")]
+    for node in reversed(between):  # DequantizeLinear, then QuantizeLinear
+        known = scaled(graph, node, node.op)
+        if known is None or not known.one or known.zero.dtype != first["y"]:
+            return False
+        (stages if node.op == "QuantizeLinear" else read).append((float(known.scale[0]), int(known.zero[0])))
+    weights = _numbers(softmax, "y")
+    if first["y"] == FLOAT32:
+        read, stages = (each * (1 + len(masks)) for each in (read, stages))
+    if read[1:] + read[:1] != stages or weights != _numbers(last, "a") or softmax["y"] not in INT8_DTYPES:
+        return False
+    numbers = [_numbers(first, "a"), _numbers(first, "b"), _numbers(last, "b"), weights, _numbers(last, "y"), *stages]
+    scales, points = map(list, zip(*numbers, strict=True))
+    types = {"score_type": first["y"], "weight_type": softmax["y"], "y": last["y"]}
+    made = {"scales": scales, "zero_points": points, **types, "perm": None}
+    operands = [names[name] for name in "qkv"]
+    if "split" in names:
+        if not (operands := _split(maker, found, operands)):
+            return False
+        maker.reshape(maker.node(_INTEGERS, *operands, *masks, part="split", **made), shape_of(graph, maker.output))
+        return True
+    if broadcast_shapes(shape, *(shape_of(graph, each) for each in masks)) != shape:
+        return False
+    maker.node(_INTEGERS, *operands, *masks, **made)
     return True
+
+
+def _numbers(node: Node, name: str) -> tuple[float, int]:
+    """Scale and zero point of an operand or result; 1 and 0 of float32."""
+    return float(node[f"{name}_scale"] or 1), int(node[f"{name}_zero_point"])
 
 
 def _without_factor(graph: Graph, name: str) -> tuple[str, float]:
@@ -172,7 +220,7 @@ def _permuted(graph: Graph, node: Node) -> Rewrite | None:
     if between is not None and between.op == "Reshape" and between.semantics is None:
         nodes.insert(0, between)
     before = graph.producer(nodes[0].inputs[0])
-    if before is None or before.op != _NAME or before.semantics is not None:
+    if before is None or before.op not in (_NAME, _INTEGERS) or before.semantics is not None:
         return None
     if any(sole_reader(graph, each.inputs[0]) is not each for each in nodes):
         return None
@@ -185,14 +233,30 @@ def _permuted(graph: Graph, node: Node) -> Rewrite | None:
         perm = [0, *(axis + 1 for axis in perm)]
     own = before["perm"] or range(rank)
     whole: Any = [own[axis] for axis in perm]
+    if before.op == _INTEGERS and whole[-1] != rank - 1:
+        return None
     maker = Maker(graph, before, *nodes)
     attributes = {**before.attributes, "perm": None if whole == [*range(rank)] else whole}
     if len(nodes) == 1:
-        maker.node(_NAME, *before.inputs, **attributes)
+        maker.node(before.op, *before.inputs, **attributes)
     else:
-        y = maker.node(_NAME, *before.inputs, part="split", **attributes)
+        y = maker.node(before.op, *before.inputs, part="split", **attributes)
         maker.reshape(y, shape_of(graph, node.outputs[0]))
     return maker.done()
+
+
+def _after(scores: Pattern, added: Pattern, number: int) -> Pattern:
+    """Scores that are quantised after a mask is added."""
+    numbers = [kind(f"{name}{number}") for name, kind in (("s", Symbol), ("z", Maybe), ("t", Symbol), ("u", Maybe))]
+    return Quantize(Dequantize(scores, *numbers[:2]) + added, *numbers[2:])
+
+
+def _integers() -> Pattern:
+    """Pattern of quantised attention."""
+    products = Product(q, k)
+    biased = _after(products, bias, 0)
+    apart = Reshape(_after(Reshape(biased | products, split), mask, 1), merged)
+    return Product(Weights(apart | _after(biased, mask, 1) | biased | products + bias | products), v)
 
 
 _joined, _apart = _weights()
@@ -204,7 +268,8 @@ run = Pass(
         Formula(Where(visible, MatMul(_joined, v), 0.0), _attention),
         Formula(MatMul(_joined, v) | MatMul(v, Transpose(_joined)), _attention),
         Formula(MatMul(_apart, v), _attention),
+        Formula(_integers(), _quantised),
         {"Transpose": _permuted},
     ),
-    needs=("decomposed", "formulas"),
+    needs=("decomposed", "formulas", "quantised"),
 )

@@ -253,8 +253,8 @@ def _rowwise(graph: Graph, node: Node) -> Rewrite | None:
     if x is None or any(node.outputs[1:]):
         return None
     maker = Maker(graph, node)
-    scales = {**x.attributes("x"), "y": FLOAT32, "y_scale": 1.0}
-    maker.node(f"Quantized{node.op}", x.name, *node.inputs[1:], **node.attributes, **scales)
+    attributes = {"y": FLOAT32, "y_scale": 1.0, **node.attributes, **x.attributes("x")}
+    maker.node(f"Quantized{node.op.removeprefix('Quantized')}", x.name, *node.inputs[1:], **attributes)
     return maker.done()
 
 
@@ -318,5 +318,6 @@ _RULES = {
 }
 _RULES |= dict.fromkeys(names_of(_is_view_of_all), _move_before_dequantize)
 _ROWWISE = ("LayerNormalization", "ReduceMean", "Softmax")
-_RULES |= dict.fromkeys(("MatMul", "Gemm"), _matmul) | dict.fromkeys(_ROWWISE, _rowwise)
+_RULES |= dict.fromkeys(("MatMul", "Gemm"), _matmul)
+_RULES |= dict.fromkeys((*_ROWWISE, *(f"Quantized{op}" for op in _ROWWISE)), _rowwise)
 run = Pass("quantised", __doc__, (_RULES,), needs=("halves", "noops", "signs"), undoes=("noops",), early=True)

@@ -16,6 +16,7 @@ from cpuconv.elements import Element
 from cpuconv.isa import Isa
 from cpuconv.isa.typed import store_float
 from cpuconv.isa.vector import I64, Vector
+from cpuconv.kernels.attention.int8_packing import by_groups
 from cpuconv.kernels.elementwise.exponential import LN2, exp_below
 from cpuconv.kernels.elementwise.functions import Math
 from cpuconv.kernels.emit.fold import fold_lanes, repeat
@@ -132,17 +133,7 @@ def softmax_rows(
             [vec.offset(target, F32_ELEMENT.bytes * at) for at in range(count)],
         )
 
-    def whole_group(index: Any, values: list[Any]) -> list[Any]:
-        group(builder.mul(index, I64(tile.group)), tile.group)
-        return values
-
-    def single_row(index: Any, values: list[Any]) -> list[Any]:
-        group(index, 1)
-        return values
-
-    groups = builder.udiv(rows, I64(tile.group))
-    repeat(vec, I64(0), groups, [], whole_group)
-    repeat(vec, builder.mul(groups, I64(tile.group)), rows, [], single_row)
+    by_groups(vec, rows, tile.group, group)
 
 
 call_softmax_rows = softmax_rows.caller()

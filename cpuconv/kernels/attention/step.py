@@ -79,7 +79,7 @@ class AttentionProblem:
         stack = broadcast_shapes(*(each.shape[:-2] for each in (q, k, v)))
         (rows, depth), (keys, width) = q.shape[-2:], v.shape[-2:]
         of = functools.partial(Matrices.of, rank=len(stack))
-        hidden = None if mask is None else _broadcast_rows(of(mask, row=len(mask.shape) > 1), mask)
+        hidden = None if mask is None else broadcast_rows(of(mask, row=len(mask.shape) > 1), mask)
         types = q.element, y.element
         return cls(stack, rows, keys, depth, width, of(q), of(k), of(v), hidden, of(y), scale, zero_rows, *types)
 
@@ -95,8 +95,15 @@ class AttentionProblem:
         return 2 * math.prod(self.stack) * self.rows * self.keys * (self.depth + self.width)
 
 
-def _broadcast_rows(mask: Matrices, view: TensorView) -> Matrices:
+def broadcast_rows(mask: Matrices, view: TensorView) -> Matrices:
     return replace(mask, row=0) if len(view.shape) < 2 or view.shape[-2] == 1 else mask
+
+
+def fit_blocks(limit: int, rows: int, keys: int) -> tuple[Any, Any]:
+    """Queries of a block, at most `limit`, and blocks: as many as keep scores in a share of L2, in equal shares."""
+    fitting = functools.partial(_block, limit, machine().l2 // _SHARE)
+    block, blocks = items_of(applied(fitting, rows, keys))
+    return block, blocks
 
 
 def _block(limit: int, most: int, rows: int, keys: int) -> tuple[int, int]:
@@ -106,16 +113,24 @@ def _block(limit: int, most: int, rows: int, keys: int) -> tuple[int, int]:
     return divide(rows, blocks), blocks
 
 
-def _odd_lines(size: int) -> int:
+def odd_lines(size: int) -> int:
     """Round up to an odd number of cache lines, so that rows are spread over the cache's sets."""
     return (divide(size, _LINE) | 1) * _LINE
 
 
+def workspace(**sizes: Any) -> tuple[Args, Any]:
+    """Starts of parts of a worker's memory, by name with "_at", and the bytes of all."""
+    starts: Args = {}
+    size: Any = 0
+    for name, taken in sizes.items():
+        starts[f"{name}_at"] = size
+        size += divide(taken, _LINE) * _LINE
+    return starts, size
+
+
 def _blocks(isa: Isa, problem: AttentionProblem, rounded: bool) -> tuple[Any, Any]:
     rows = min(_MAX_ROWS, 2 * isa.pixels[1]) if rounded else _MAX_ROWS
-    fitting = functools.partial(_block, rows, machine().l2 // _SHARE)
-    block, blocks = items_of(applied(fitting, problem.rows, problem.keys))
-    return block, blocks
+    return fit_blocks(rows, problem.rows, problem.keys)
 
 
 def seconds(processor: Processor, problem: AttentionProblem, rounded: bool = False) -> float:
@@ -196,7 +211,7 @@ def attention_step(processor: Processor, space: Space, problem: AttentionProblem
     block, blocks = _blocks(isa, problem, rounded)
     tile = _tile(isa, problem, rounded)
     vector = lanes * F32.bytes
-    queries_row, scores_row = (applied(_odd_lines, size * F32.bytes) for size in (depth, keys))
+    queries_row, scores_row = (applied(odd_lines, size * F32.bytes) for size in (depth, keys))
     sums_row = divide(width, lanes) * vector
     strips = functools.partial(row_strips, isa, block, column=F32.bytes, product=found.name)
     score = strips(divide(depth, each), keys, queries_row)
@@ -210,19 +225,15 @@ def attention_step(processor: Processor, space: Space, problem: AttentionProblem
         key_panel = 0
     if tile.values == IN_PLACE:
         value_row, value_panel = v.row, weigh.v * vector
-    memory = {
-        "queries": block * queries_row,
-        "keys": key_panels * key_panel,
-        "values": 0 if tile.values == IN_PLACE else value_panels * value_panel,
-        "scores": block * scores_row,
-        "sums": block * sums_row,
-        "factors": block * F32.bytes,
-        "lines": greatest(key_lines * key_line, value_lines * value_line),
-    }
-    starts, size = {}, 0
-    for name, taken in memory.items():
-        starts[f"{name}_at"] = size
-        size += divide(taken, _LINE) * _LINE
+    starts, size = workspace(
+        queries=block * queries_row,
+        keys=key_panels * key_panel,
+        values=0 if tile.values == IN_PLACE else value_panels * value_panel,
+        scores=block * scores_row,
+        sums=block * sums_row,
+        factors=block * F32.bytes,
+        lines=greatest(key_lines * key_line, value_lines * value_line),
+    )
     weights = weights_tile(isa, mask is not None, problem.scale, BF16 if rounded else F32)
     args: Args = {
         "softmax": MicroRef(softmax_rows, weights),
@@ -269,9 +280,9 @@ def attention_step(processor: Processor, space: Space, problem: AttentionProblem
         "value_line": value_line,
         **worker_args("space", space, size, processor.threads),
         **starts,
-        **_strip_args("score", isa, score),
+        **strip_args("score", isa, score),
         **({"score_gemm": MicroRef(multiply_keys, DotsTile(lanes))} if tile.keys == IN_PLACE else {}),
-        **_strip_args("weigh", isa, weigh),
+        **strip_args("weigh", isa, weigh),
     }
     parts = parts_if_shared(problem.flops) if processor.threads > 1 else 0
     return Step(attention, tile, args, parts)
@@ -298,7 +309,7 @@ def _lines(packing: int, rows: int, columns: int, lanes: int) -> tuple[Any, Any]
     return (divide(rows, lanes) * lanes * BF16.bytes, columns) if packing == PAIRED_COLUMNS else (0, 0)
 
 
-def _strip_args(name: str, isa: Isa, strips: RowStrips) -> Args:
+def strip_args(name: str, isa: Isa, strips: RowStrips) -> Args:
     """Arguments of a product, of the closed set where the instruction set uses it."""
     args = strips.args
     if isa.closed:

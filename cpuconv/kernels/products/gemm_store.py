@@ -71,7 +71,7 @@ def store_planes(tile: GemmTile, vec: Vector, memory: Memory, sums: list[Any], y
                 rows = shared or {"bias": vec.broadcast(vec.offset(bias, 4 * col))}
                 value = epilogue.emit(vec, value, rows, extra)
             if tile.y == F32:
-                vec.store_masked(value, target, mask)
+                vec.store_masked(builder.bitcast(value, vec.type), target, mask)
             else:
                 store_first(vec, tile.y, value, target, tile.valid if tile.valid and j == tile.used - 1 else vec.lanes)
             if not tile.packed:

@@ -65,15 +65,9 @@ def int8_matmul_steps(
     y is dense.
     """
     steps: list[Step] = []
-
-    def beside(place: TensorView, axes: int) -> TensorView:
-        if any(step == 1 or size == 1 for step, size in zip(place.strides[-axes:], place.shape[-axes:], strict=True)):
-            return place
-        copied = TensorView.plain(space.reserve(math.prod(place.shape)), place.shape, place.dtype)
-        steps.extend(move_tensor(processor, space, place, copied))
-        return copied
-
-    work = MatmulProblem.of(beside(a, 1), beside(b, min(len(b.shape), 2)), y).merged
+    a = contiguous(processor, space, a, 1, steps)
+    b = contiguous(processor, space, b, min(len(b.shape), 2), steps)
+    work = MatmulProblem.of(a, b, y).merged
     given: Args = {
         "narrow_left": MicroRef(widen_rows, WidenTile(processor.isa.lanes, a.element)),
         "narrow_right": MicroRef(widen_rows, WidenTile(processor.isa.lanes, b.element)),
@@ -83,6 +77,15 @@ def int8_matmul_steps(
     }
     instruction = pair_product(processor.isa)
     return [*steps, pairs_step(processor, space, work, instruction, given, x=a.element, y=y.element)]
+
+
+def contiguous(processor: Processor, space: Space, x: TensorView, axes: int, steps: list[Step]) -> TensorView:
+    """x if its elements are adjacent along one of the last `axes`; else a copy, whose calls are appended to `steps`."""
+    if any(step == x.element.bytes or size == 1 for step, size in zip(x.strides[-axes:], x.shape[-axes:], strict=True)):
+        return x
+    copied = TensorView.plain(space.reserve(x.size), x.shape, x.dtype)
+    steps += move_tensor(processor, space, x, copied)
+    return copied
 
 
 def _numbers(lanes: int, y: Element, scales: Scales) -> np.ndarray:

@@ -17,7 +17,7 @@ from cpuconv.kernels.binding.tensor_view import TensorView
 from cpuconv.problem.integers import broadcast_shapes
 from cpuconv.symbolic.sizes import applied
 
-_MAX_OPERANDS = 5
+_MAX_OPERANDS = 6
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ _MORE_DTYPES = (  # dtypes of the package ml_dtypes
     "float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn", "int4", "uint4", "int2", "uint2",
 )  # fmt: skip
 _LONGEST = 1 << 16  # maximum characters of the texts of an expression's subtrees, which repeat shared parts
-_TYPES = ("to", "y")  # attributes whose values are element types
+_TYPES = ("to", "y", "score_type", "weight_type")  # attributes whose values are element types
 _CONTROL = "control"  # stands for the semantics of an If, Loop or Scan
 _OPTIONAL_TYPES = ("dtype", "output_dtype", "precision")  # attributes that may be types; defaults are ONNX's numbers
 _ALSO = {float: (float, int), list: (list, tuple)}  # types of attributes by the type of their default

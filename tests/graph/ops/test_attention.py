@@ -14,7 +14,7 @@ from cpuconv.conv.choice.target import PRECISION_BF16
 from cpuconv.errors import SourceError
 from cpuconv.graph import ops
 from cpuconv.isa import current
-from cpuconv.kernels.attention import step
+from cpuconv.kernels.attention import int8_step, step
 from cpuconv.kernels.binding.tensor_view import DENSE, DENSE_BF16, IN_BF16, STRIDED, STRIDED_BF16
 from cpuconv.kernels.products.matmul_pairs import bf16_instruction
 from support.graph import lowered
@@ -22,7 +22,7 @@ from support.graph.draws import numbers
 from support.graph.lowered import check, offers, run_offer
 
 LANES = current().lanes
-OP = ops.TABLE["ScaledDotProductAttention"]
+OP, INTEGERS = ops.TABLE["ScaledDotProductAttention"], ops.TABLE["QuantizedAttention"]
 SIZES = st.sampled_from((1, 2, 5, LANES - 1, LANES, LANES + 1, 2 * LANES, 3 * LANES + 1, 49, 70))
 FORMS = list(itertools.product((DENSE, STRIDED), repeat=3))
 PERMS = (None, (0, 2, 1, 3), (0, 1, 3, 2), (2, 0, 3, 1))
@@ -200,3 +200,76 @@ def test_shapes_that_do_not_fit():
     for arrays in ([q, k[:-1], v], [q, k, v[:-1]], [q, k, v, np.zeros((20, 1), np.float32)]):
         with pytest.raises(SourceError):
             OP.infer(node(len(arrays)), lowered.values_of(arrays, ()))
+
+
+class TestIntegers:
+    """Quantised attention, in every bit: sizes past a panel and a block of queries, and blocks of all heights."""
+
+    def case(self, stack, rows, keys, depth, width, masks=(), kind=np.uint8, y=np.uint8):
+        shapes = [(*stack, rows, depth), (*stack, depth, keys), (*stack, keys, width)]
+        rng, ends = np.random.default_rng(0), np.iinfo(kind)
+        arrays = [rng.integers(ends.min, ends.max, shape, kind, endpoint=True) for shape in shapes]
+        arrays += [rng.normal(0, 5, shape).astype(np.float32) for shape in masks]
+        count, zero = 1 + len(masks), (ends.max + ends.min + 1) // 2
+        scales = [0.01, 0.01, 0.01, 1 / 255, 0.02 if y == kind else 1.0, *[0.05] * count]
+        points = [zero + 3, zero - 9, zero + 5, int(ends.min), zero if y == kind else 0, *[zero] * count]
+        types = {"score_type": np.dtype(kind), "weight_type": np.dtype(kind), "y": np.dtype(y)}
+        names = ["q", "k", "v", "m", "n"][: len(arrays)]
+        return INTEGERS.node(names, ["y"], scales=scales, zero_points=points, **types), arrays
+
+    @pytest.mark.parametrize(
+        "sizes, changes",
+        [
+            (((2,), 70, 197, 64, 33), {}),
+            (((2, 3), 49, 49, 32, 32), {"masks": ((1, 3, 49, 49), (2, 1, 49, 49)), "kind": np.int8}),
+            (((), 1, 301, 21, 5), {"masks": ((301,),), "y": np.float32}),
+        ],
+    )
+    def test_all_ways(self, sizes, changes):
+        case, arrays = self.case(*sizes, **changes)
+        (offer,) = offers(case, arrays)
+        made = [replace(offer, inputs=(*form, *offer.inputs[3:])) for form in FORMS]
+        for threads in (1, 2):
+            assert check(case, arrays, made=made, threads=threads, apart=threads > 1) == len(made)
+
+    def test_blocks_of_queries(self, monkeypatch):
+        case, arrays = self.case((2,), 70, 45, 16, 20)
+        (offer,) = offers(case, arrays)
+        for rows in (8, 70):
+            monkeypatch.setattr(int8_step, "_MAX_ROWS", rows)
+            assert check(case, arrays, made=[offer]) == 1
+
+    def test_equal_to_three_operators(self):
+        """The kernels of three operators round as one does; their softmax adds in another order."""
+        case, arrays = self.case((3,), 33, 65, 20, 40)
+        (offer,) = offers(case, arrays)
+        scales, points = case["scales"], case["zero_points"]
+        u8 = np.dtype(np.uint8)
+
+        def product(a, b, left, right, y):
+            numbers = {"a_scale": scales[left], "a_zero_point": points[left], "b_scale": scales[right]}
+            numbers |= {"b_zero_point": points[right], "y": u8, "y_scale": scales[y], "y_zero_point": points[y]}
+            each = ops.TABLE["QuantizedMatMul"].node(["a", "b"], ["y"], **numbers)
+            return run_offer(each, [a, b], offers(each, [a, b])[0])[0]
+
+        scores = product(*arrays[:2], 0, 1, 5)
+        numbers = {"x_scale": scales[5], "x_zero_point": points[5], "y": u8, "y_scale": scales[3], "y_zero_point": 0}
+        softmax = ops.TABLE["QuantizedSoftmax"].node(["x"], ["y"], **numbers)
+        weights = run_offer(softmax, [scores], offers(softmax, [scores])[0])[0]
+        y = product(weights, arrays[2], 3, 2, 4)
+        assert len(np.unique(y)) > 20 and np.array_equal(run_offer(case, arrays, offer)[0], y)
+
+    @pytest.mark.parametrize(
+        "changed",
+        [
+            {"scales": [0.1] * 5, "zero_points": [0] * 6},
+            {"scales": [0.1] * 5 + [np.nan]},
+            {"zero_points": [0, 0, 300, 0, 0, 0]},
+            {"weight_type": np.dtype(np.float32)},
+            {"perm": (0, 2, 1)},
+        ],
+    )
+    def test_what_is_refused(self, changed):
+        case, arrays = self.case((2,), 5, 5, 4, 5)
+        with pytest.raises(SourceError):
+            INTEGERS.infer(replace(case, attributes={**case.attributes, **changed}), lowered.values_of(arrays, ()))

@@ -128,6 +128,71 @@ def test_hidden_keys(name):
     same(before, after)
 
 
+def low(x, scale, zero=128, kind=np.uint8):
+    """A value that is quantised, as a file has it."""
+    numbers = np.float32(scale), np.array(zero, kind)
+    return op.DequantizeLinear(op.QuantizeLinear(x, *numbers), *numbers)
+
+
+def integers(q, k, v, *masks, scores=lambda x: low(x, 0.05), weights=(1 / 255, 0), axis=-1):
+    """Attention whose operands, scores and weights are quantised."""
+    made = scores(low(q, 0.02, 120) @ low(k, 0.03, 131))
+    for mask in masks:
+        made = scores(made + mask)
+    return low(low(op.Softmax(made, axis=axis), *weights) @ low(v, 0.02, 125), 0.01)
+
+
+def windows(*added):
+    """Quantised attention of windows, with a mask for each window of an image."""
+    made = low(low(window[0], 0.02) @ low(window[1], 0.02), 0.05)
+    for each in added[1:]:
+        made = low(made + each, 0.06)
+    made = op.Reshape(low(op.Reshape(made, [2, 4, 3, 9, 9]) + added[0], 0.07), [8, 3, 9, 9])
+    return low(low(op.Softmax(made, axis=-1), 1 / 255, 0) @ low(window[2], 0.02), 0.01)
+
+
+INTEGERS = {
+    "plain": integers(q, k, v),
+    "int8": integers(q, k, v, scores=lambda x: low(x, 0.05, -3, np.int8), weights=(1 / 255, -128, np.int8)),
+    "a mask": integers(q, k, v, mask),
+    "two masks": integers(q, k, v, array(3, 9, 11), mask),
+    "scores in float32": integers(q, k, v, scores=lambda x: x),
+    "a mask of scores in float32": integers(q, k, v, mask, scores=lambda x: x),
+    "windows": windows(array(1, 4, 1, 9, 9)),
+    "windows and a bias": windows(array(1, 4, 1, 9, 9), array(3, 9, 9)),
+    "heads last": op.Transpose(integers(q, k, v), perm=HEADS),
+}
+
+
+def whole(expression):
+    """The graph with integer products."""
+    return PASSES["quantised"](graph(expression))
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_quantised(name):
+    before = whole(INTEGERS[name])
+    after = RUN(before)
+    kept = {"QuantizedAttention", "QuantizeLinear", "DequantizeLinear", "Reshape", "Transpose"}
+    assert {each.op for each in after.nodes} <= kept - ({"Transpose"} if name == "heads last" else set())
+    assert sum(each.op == "QuantizedAttention" for each in after.nodes) == 1
+    same(before, after)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        integers(q, k, v, axis=2),
+        integers(q, k, v, mask, scores=lambda x: low(x, 0.05, 3, np.int8) if "Add" in str(x) else low(x, 0.05)),
+        integers(q, k, v, feed(2, 1, 9, 1)),
+        op.Transpose(integers(q, k, v), perm=SWAP),
+    ],
+)
+def test_quantised_that_stays(expression):
+    after = RUN(whole(expression))
+    assert {"QuantizedSoftmax", "Transpose"} & {each.op for each in after.nodes}
+
+
 SCORES = q @ k
 KEPT = {
     "a divisor of zero": weights((q @ k) / np.float32(0)) @ v,

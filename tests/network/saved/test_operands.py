@@ -31,6 +31,7 @@ def lstm(lengths: type = np.int32, states: type = np.float32) -> list[np.ndarray
     return [fed, weights, vector, vector, np.array([1, 3], lengths), np.zeros((1, 2, 4), states)]
 
 
+WEIGHED = {"scales": [0.1] * 7, "zero_points": [0] * 7, "score_type": BYTES.dtype, "weight_type": BYTES.dtype}
 REFUSED = [  # the operator, its operands, those that it knows beforehand, its attributes, and what is said
     ("QuantizedSoftmax", [BYTES], (), {**SCALES, "y": BF16}, f"{LINE} of shape [2,12], not bfloat16[2,12]"),
     ("QuantizedSoftmax", [BYTES], (), {**SCALES, "y": F16}, f"{LINE} of shape [2,12], not float16[2,12]"),
@@ -42,6 +43,8 @@ REFUSED = [  # the operator, its operands, those that it knows beforehand, its a
     ("QuantizedLSTM", lstm(np.int8), (1, 2, 3), {}, "'lengths' must be int32 of shape [2], not int8[2]"),
     ("QuantizedLSTM", lstm(states=np.float16), (1, 2, 3), {}, f"{STATES}, not float16[1,2,4]"),
     ("QuantizedLSTM", lstm(states=np.int8), (1, 2, 3), {}, f"{STATES}, not int8[1,2,4]"),
+    ("QuantizedAttention", [BYTES, BYTES.T, BYTES, np.ones((2, 2), F16)], (), {**WEIGHED, "y": F32},
+     "'mask' must be float32, not float16[2,2]"),
     ("QuantizedConv", [IMAGE, TAPS, None, np.ones((1, 5, 3, 3), F32)], (1,), FLOATS,
      "'added' must be float32 of shape [1,5,3,4], not float32[1,5,3,3]"),
 ]  # fmt: skip

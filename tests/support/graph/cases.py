@@ -166,6 +166,7 @@ CASES: dict[str, st.SearchStrategy[Case]] = {
     "QuantizedConv": quantised.quantized_conv(),
     "Lookup": quantised.lookup(),
     "QuantizedMatMul": quantised.quantized_matmul(),
+    "QuantizedAttention": quantised.attention(),
     "QuantizedMean": quantised.mean(),
     "QuantizedAveragePool": quantised.of_bytes(draws.pool(count_include_pad=draws.FLAG)),
     "QuantizedLayerNormalization": quantised.of_bytes(draws.layer_norm()),
@@ -185,7 +186,7 @@ KNOWN |= {"Lookup": (1,), "QuantizedLSTM": (1, 2, 3, 7)}
 """Operands that operators must know beforehand to have kernels, beside those that their rules read."""
 
 _TIES = ("QuantizedAveragePool", "QuantizedLayerNormalization", "QuantizedReduceMean", "QuantizedResize")
-_TIES += ("QuantizedSoftmax", "Span", "Elementwise")
+_TIES += ("QuantizedAttention", "QuantizedSoftmax", "Span", "Elementwise")
 TOLERANCES: dict[str, dict[str, Any]] = dict.fromkeys(_TIES, {"ties": True})
 TOLERANCES["QuantizedLSTM"] = {"tolerance": 1e-2, "least": 1.0}
 """How far kernels may be off: where results, or a zero point, lie between two integers, and where states do."""

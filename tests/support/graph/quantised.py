@@ -136,6 +136,33 @@ def quantized_matmul(draw):
     return Case([a, b], attributes)
 
 
+@st.composite
+def attention(draw):
+    """Operands of any 8-bit types, masks that broadcast, scores of 8 bits or float32."""
+    rng, stack = draw(draws.GENERATORS), draw(st.sampled_from(((), (2,), (2, 3))))
+    rows, keys, depth, width = (draw(st.sampled_from((1, 5, 17, 33))) for _ in range(4))
+    shapes = (*stack, rows, depth), (*stack, depth, keys), (*stack, keys, width)
+    arrays = [_some(rng, shape, draw(_BYTES)) for shape in shapes]
+    scores, y = (draw(st.sampled_from((*map(np.dtype, (np.uint8, np.int8, np.float32)),))) for _ in range(2))
+    masks = st.lists(st.sampled_from(((keys,), (*stack[:1], *[1] * len(stack[1:]), 1, keys), (*stack, rows, keys))))
+    masks = [rng.normal(0, 9, shape).astype(np.float32) for shape in draw(masks)[:2]]
+    types = [*(array.dtype for array in arrays), draw(_BYTES), y, *[scores] * (1 + len(masks))]
+    scales = [0.02, 0.02, *rng.uniform(0.002, 0.01, 2), 0.01, *rng.uniform(0.2, 1, 1 + len(masks))]
+    whole = [kind != np.float32 for kind in types]
+    points = [int(_some(rng, (), kind)) if is_whole else 0 for kind, is_whole in zip(types, whole, strict=True)]
+    scales = [float(scale) if is_whole else 1.0 for scale, is_whole in zip(scales, whole, strict=True)]
+    perm = draw(st.sampled_from((None, [*range(len(stack))][::-1] + [len(stack), len(stack) + 1])))
+    numbers = {
+        "scales": scales,
+        "zero_points": points,
+        "score_type": scores,
+        "weight_type": types[3],
+        "y": y,
+        "perm": perm,
+    }
+    return Case([*arrays, *masks], numbers)
+
+
 def _numbers(draw, rng, x, count):
     """Attributes of a product of so many outputs: what its integers mean, and an activation."""
     y = draw(st.sampled_from((*map(np.dtype, (np.uint8, np.int8, np.float32)),)))
