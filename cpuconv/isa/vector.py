@@ -111,9 +111,13 @@ class Vector:
 
     def gather(self, addresses: Sequence[Any]) -> Any:
         """lanes[i] = float at addresses[i], zero in lanes without one."""
+        pointers = (self.builder.bitcast(address, F32.as_pointer()) for address in addresses)
+        return self.joined([self.builder.load(pointer) for pointer in pointers])
+
+    def joined(self, scalars: Sequence[Any]) -> Any:
+        """lanes[i] = scalars[i], zero in lanes without one."""
         value = self.constant(0.0)
-        for lane, address in enumerate(addresses):
-            scalar = self.builder.load(self.builder.bitcast(address, F32.as_pointer()))
+        for lane, scalar in enumerate(scalars):
             value = self.builder.insert_element(value, scalar, I32(lane))
         return value
 

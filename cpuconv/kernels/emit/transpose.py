@@ -7,7 +7,7 @@ rounds of a transposition by halves (Eklundh 1972).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from cpuconv.isa.vector import I32, I64, Vector
@@ -34,7 +34,7 @@ def transpose_quads(vec: Vector, rows: list[Any]) -> list[Any]:
     return made
 
 
-def join(vec: Vector, pieces: list[Any]) -> Any:
+def join(vec: Vector, pieces: Sequence[Any]) -> Any:
     """Concatenate `pieces`, whose number is a power of two, to one vector."""
     while len(pieces) > 1:
         width = list(range(2 * pieces[0].type.count))

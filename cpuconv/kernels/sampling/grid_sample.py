@@ -18,7 +18,7 @@ from cpuconv.kernels.binding.tensor_view import TensorView
 from cpuconv.kernels.emit.intrinsics import copy_float
 from cpuconv.kernels.emit.transpose import transpose_part
 from cpuconv.kernels.sampling.images import channels_last
-from cpuconv.kernels.sampling.planes import gathers, sample_planes
+from cpuconv.kernels.sampling.planes import BATCH, gathers, sample_planes
 from cpuconv.kernels.sampling.sums import SumTile, sum_taps
 from cpuconv.kernels.sampling.taps import TAPS, TapsTile, find_taps
 from cpuconv.problem.integers import divide
@@ -143,8 +143,9 @@ def grid_sample_steps(
     }
     parts = processor.parts(x.size + y.size)
     if few:
-        space_args = worker_args("space", space, 2 * taps * vector, processor.threads)
-        args |= {"sample_points": gathers(tile, x), "x_channel": x.strides[1], **space_args}
+        table = BATCH * taps * vector
+        args |= {"sample_points": gathers(tile, x), "x_channel": x.strides[1], "weights_at": table}
+        args |= worker_args("space", space, 2 * table, processor.threads)
         return [*steps, Step(sample_planes, tile, args, parts)]
     vectors = divide(c, lanes)
     args |= {

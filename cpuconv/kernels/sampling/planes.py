@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from baselib.data_classes import dataclass
 from cpuconv.elements import F32
-from cpuconv.isa.vector import I32, I64, Vector
+from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.binding.steps import MicroRef, OneOf
 from cpuconv.kernels.binding.tensor_view import TensorView
 from cpuconv.kernels.emit.loop import loop
-from cpuconv.kernels.emit.transpose import first_lanes, four_columns, join
+from cpuconv.kernels.emit.transpose import NARROW, first_lanes, join, transpose_quads
 from cpuconv.kernels.sampling.taps import TAPS, Plane, TapsTile, store_tables
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 from cpuconv.symbolic.sizes import applied, is_symbolic
+
+BATCH = 16  # vectors of points whose tables are stored before the inputs of the first one are loaded
 
 
 @dataclass(frozen=True)
@@ -26,15 +29,35 @@ class GatherTile(TapsTile):
 
     channels: int = 0
 
+    @property
+    def table_bytes(self) -> tuple[int, int]:
+        """Bytes of the offsets and the weights of a vector of points."""
+        vector = self.lanes * F32.bytes
+        return self.count // self.run * vector, self.count * vector
 
-def _gathered(vec: Vector, run: int, sources: list[Any]) -> list[Any]:
-    """Load runs at `sources`: a vector for each place in a run."""
+
+def _load(vec: Vector, run: int, address: Any) -> Any:
+    """A run of inputs."""
+    return Vector(vec.builder, run).load(Vector(vec.builder, run).pointer(address))
+
+
+def _offsets(vec: Vector, pairs: Any) -> Iterator[Any]:
+    """Yield offsets, as int64; pairs of them are loaded, as the load queue binds while inputs are not in L1."""
+    builder = vec.builder
+    for number in range(vec.lanes // 2):
+        pair = builder.load(builder.gep(pairs, [I64(number)]))
+        yield builder.ashr(builder.shl(pair, I64(32)), I64(32))
+        yield builder.ashr(pair, I64(32))
+
+
+def _columns(vec: Vector, run: int, runs: Sequence[Any]) -> list[Any]:
+    """A vector for each place in a run, of as many runs as there are lanes."""
     if run == 1:
-        return [vec.gather(sources)]
-    if run == 4:
-        return four_columns(vec, sources.__getitem__)
-    pair, half = Vector(vec.builder, 2), vec.lanes // 2
-    pairs = [join(vec, [pair.load(source) for source in part]) for part in (sources[:half], sources[half:])]
+        return [vec.joined(runs)]
+    if run == NARROW:
+        return transpose_quads(vec, [join(vec, runs[first::NARROW]) for first in range(NARROW)])
+    half = vec.lanes // 2
+    pairs = [join(vec, part) for part in (runs[:half], runs[half:])]
     return [vec.shuffle(pairs[0], pairs[1], range(place, 2 * vec.lanes, 2)) for place in range(2)]
 
 
@@ -60,33 +83,53 @@ def sample_points(
 ) -> None:
     """y[channel][point] = weighted sum of the taps of each of `points` points; `offsets` and `weights` are scratch.
 
-    Vectors of points follow each other; the last one overlaps the one before.
+    Vectors of points follow each other; the last one overlaps the one before. A batch of them is found before any of
+    its inputs is loaded: else each vector waits for the one before, as its offsets cannot be forwarded from a store
+    that waits behind loads of inputs.
     """
     vec = Vector(builder, tile.lanes)
     image = Plane((width, height, depth)[: tile.axes], (column, row, plane)[: tile.axes])
     count = builder.select(builder.icmp_signed("<", points, I64(vec.lanes)), points, I64(vec.lanes))
     mask, last = first_lanes(vec, count), builder.sub(points, count)
-    table = builder.inttoptr(offsets, I32.as_pointer())
 
-    def block(index: Any) -> None:
+    def tables(number: Any) -> list[Any]:
+        """Addresses of the offsets and the weights of a vector of points of a batch."""
+        starts = zip((offsets, weights), tile.table_bytes, strict=True)
+        return [builder.add(start, builder.mul(number, I64(size))) for start, size in starts]
+
+    def first_point(index: Any) -> Any:
         first = builder.mul(index, I64(vec.lanes))
-        first = builder.select(builder.icmp_signed("<", first, last), first, last)
-        start = builder.add(grid, builder.mul(first, I64(F32.bytes * tile.axes)))
-        store_tables(tile, builder, start, count, image, offsets, weights)
-        target = builder.add(y, builder.mul(first, I64(F32.bytes)))
-        if tile.channels:
-            planes = [builder.add(x, builder.mul(I64(at), x_channel)) for at in range(tile.channels)]
-            totals = _sums(tile, vec, table, weights, planes)
-            for at, total in enumerate(totals):
-                vec.store_masked(total, vec.offset(vec.pointer(target), builder.mul(I64(at), y_channel)), mask)
-        else:
-            loop(builder, 0, channels, functools.partial(channel, target))
+        return builder.select(builder.icmp_signed("<", first, last), first, last)
 
-    def channel(target: Any, index: Any) -> None:
-        (total,) = _sums(tile, vec, table, weights, [builder.add(x, builder.mul(index, x_channel))])
+    def batch(index: Any) -> None:
+        before = builder.mul(index, I64(BATCH))
+        left = builder.sub(blocks, before)
+        present = builder.select(builder.icmp_signed("<", left, I64(BATCH)), left, I64(BATCH))
+
+        def find(number: Any) -> None:
+            first = builder.mul(first_point(builder.add(before, number)), I64(F32.bytes * tile.axes))
+            store_tables(tile, builder, builder.add(grid, first), count, image, *tables(number))
+
+        def sample(number: Any) -> None:
+            first = builder.mul(first_point(builder.add(before, number)), I64(F32.bytes))
+            target, (places, factors) = builder.add(y, first), tables(number)
+            sums = functools.partial(_sums, tile, vec, builder.inttoptr(places, I64.as_pointer()), factors)
+            if tile.channels:
+                planes = [builder.add(x, builder.mul(I64(at), x_channel)) for at in range(tile.channels)]
+                for at, total in enumerate(sums(planes)):
+                    vec.store_masked(total, vec.offset(vec.pointer(target), builder.mul(I64(at), y_channel)), mask)
+            else:
+                loop(builder, 0, channels, functools.partial(channel, target, sums))
+
+        loop(builder, 0, present, find)
+        loop(builder, 0, present, sample)
+
+    def channel(target: Any, sums: Any, index: Any) -> None:
+        (total,) = sums([builder.add(x, builder.mul(index, x_channel))])
         vec.store_masked(total, vec.offset(vec.pointer(target), builder.mul(index, y_channel)), mask)
 
-    loop(builder, 0, builder.udiv(builder.add(points, I64(vec.lanes - 1)), I64(vec.lanes)), block)
+    blocks = builder.udiv(builder.add(points, I64(vec.lanes - 1)), I64(vec.lanes))
+    loop(builder, 0, builder.udiv(builder.add(blocks, I64(BATCH - 1)), I64(BATCH)), batch)
 
 
 def _sums(tile: GatherTile, vec: Vector, table: Any, weights: Any, planes: list[Any]) -> list[Any]:
@@ -94,11 +137,10 @@ def _sums(tile: GatherTile, vec: Vector, table: Any, weights: Any, planes: list[
     builder = vec.builder
     totals = [vec.constant(0.0) for _ in planes]
     for row in range(tile.count // tile.run):
-        places = [builder.gep(table, [I64(row * vec.lanes + lane)]) for lane in range(vec.lanes)]
-        far = [builder.sext(builder.load(place), I64) for place in places]
-        for at, plane in enumerate(planes):
-            sources = [vec.pointer(builder.add(plane, each)) for each in far]
-            for number, value in enumerate(_gathered(vec, tile.run, sources), row * tile.run):
+        far = _offsets(vec, builder.gep(table, [I64(row * vec.lanes // 2)]))
+        runs = [[_load(vec, tile.run, builder.add(plane, each)) for plane in planes] for each in far]
+        for at, lanes in enumerate(zip(*runs, strict=True)):
+            for number, value in enumerate(_columns(vec, tile.run, lanes), row * tile.run):
                 weight = vec.load(vec.offset(vec.pointer(weights), number * vec.size))
                 totals[at] = vec.fma(value, weight, totals[at])
     return totals

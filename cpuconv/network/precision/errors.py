@@ -62,11 +62,15 @@ def squared_errors(right: np.ndarray, got: np.ndarray) -> np.ndarray:
     wide = np.complex128 if right.dtype.kind == "c" else np.float64
     right, got = right.astype(wide), got.astype(wide)
     finite = np.isfinite(right)
-    if not np.array_equal(right[~finite], got[~finite], equal_nan=True) or not np.isfinite(got[finite]).all():
+    if not finite.all():
+        if not np.array_equal(right[~finite], got[~finite], equal_nan=True):
+            return np.array([[np.inf], [1.0]])
+        right, got = (np.where(finite, each, 0) for each in (right, got))
+    if not np.isfinite(got).all():
         return np.array([[np.inf], [1.0]])
     over = (0, 1 + int(right.shape[1] < right.shape[2])) if right.ndim == 3 and right.size else None
-    parts = (np.where(finite, got, 0) - np.where(finite, right, 0), np.where(finite, right, 0))
-    return np.stack([np.square(np.abs(part)).sum(over).reshape(-1) for part in parts])
+    squares = (np.square(np.abs(each) if each.dtype.kind == "c" else each) for each in (got - right, right))
+    return np.stack([each.sum(over).reshape(-1) for each in squares])
 
 
 def relative_error(squares: np.ndarray) -> float:

@@ -125,9 +125,8 @@ class Operators:
                 offers[at] += [replace(offer, seconds=max(0.0, offer.seconds + share)) for offer in rounding]
         return Planner(self.graph, offers, self._half)
 
-    def first(self, count: int) -> tuple[NetworkPlan, Target]:
-        """The plan in which the first `count` operators are as in the bfloat16 plan, all others as in float32."""
-        rounding = Rounding(range(count))
+    def mixed(self, rounding: Rounding) -> tuple[NetworkPlan, Target]:
+        """The plan in which these operators are as in the bfloat16 plan, all others as in float32."""
         names = {name_of(self.graph.nodes[at]) for number in rounding for at in self.nodes[number]}
         full, half = self._plans
         nodes = {name: (half if name in names else full).nodes[name] for name in full.nodes if name in half.nodes}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -55,10 +55,11 @@ class SampleGroup:
         """Plan layouts for a target, as `compile` does."""
         return lay_out(self.graph, target, plan=winner(self.graph, target))
 
-    def results(self, network_plan: NetworkPlan, target: Target, packed: Packed) -> list[Results]:
-        """Compute the outputs of the network for each sample."""
+    def results(self, network_plan: NetworkPlan, target: Target, packed: Packed) -> Iterator[Results]:
+        """Yield the outputs of the network for each sample."""
         executable = build(network_plan, target, packed)
-        return [self._run(executable, target, arrays, given) for arrays, given in self.feeds]
+        for arrays, given in self.feeds:
+            yield self._run(executable, target, arrays, given)
 
     def _run(
         self, executable: Executable, target: Target, arrays: Sequence[np.ndarray], given: Sequence[np.ndarray]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,8 @@ from cpuconv.network.precision.search import Rounding
 from cpuconv.network.program_builder import Key
 from cpuconv.network.running.packed import OF_TRIES, Packed
 from cpuconv.network.selection.layout import NetworkPlan
+
+_COMPARISON_SAMPLES = 4  # samples for errors of single operators
 
 Listener = Callable[[str, int, int], None]
 """Called with the current activity, its completed steps, and their total number; 0 if unknown."""
@@ -46,6 +50,8 @@ class Measured:
         listener: Listener,
         other: Measured | None = None,
         least: float = 0.0,
+        *,
+        tolerance: float = math.inf,
     ) -> None:
         """Run the network on all samples, without rounding.
 
@@ -62,6 +68,8 @@ class Measured:
             both have are reused. None: the network itself.
         least : float
             Lower bound of the network's errors, measured elsewhere.
+        tolerance : float
+            Above it, an error is that of the samples up to the first one that exceeds it.
 
         Raises
         ------
@@ -79,7 +87,7 @@ class Measured:
                 self._own[number] = result
                 self.feeds[number] = dict(zip(definition.inputs, arrays, strict=True))
         self.right: Sequence[Results] = self._own if other is None else other.right
-        self._least = least
+        self._least, self._tolerance = least, tolerance
         self.operators = Operators(self._sizes[0].graph, target.at(narrow_precision()))
         self._known: dict[Operator, float] = {} if other is None else other._known  # errors of operators
         self._other = other
@@ -100,26 +108,29 @@ class Measured:
     def errors(self) -> list[float]:
         """Increase of the error by each operator's rounding, with all operators before it rounding already.
 
+        They are measured on a few samples, as there is a program for each operator; whole plans are measured on all.
         A tensor between two operators is thus not counted twice, if both round it. Operators after it compute in
-        float32, so that two runs differ only in its rounding.
+        float32, so that two runs differ only in its rounding. Operators whose error is above the tolerance round in no
+        plan that is selected, so they do not round in later measurements either.
         """
-        first, before = self._sizes[0], None
+        rounding, before = Rounding(), list[Results]()
         for number in range(self.count):
             self._tell("errors of operators", number, self.count)
-            if (operator := self.operators.named(number)) in self._known:
-                before = None
-                continue
-            results = first.results(*self.operators.first(number + 1), self._packed)
-            self._known[operator] = max(self._each(before or self._before(number), results))
-            before = results
+            operator, after = self.operators.named(number), list[Results]()
+            if operator not in self._known:
+                before = before or [*self._prefix(rounding)]
+                errors, after = self._judged(before, self._prefix(rounding | {number}))
+                self._known[operator] = max(errors)
+            if self._known[operator] <= self._tolerance:
+                rounding, before = rounding | {number}, after
         return [self._known[self.operators.named(number)] for number in range(self.count)]
 
-    def _before(self, number: int) -> list[Results]:
-        """Results for samples of the first sizes, with rounding only in the operators before one."""
+    def _prefix(self, rounding: Rounding) -> Iterable[Results]:
+        """Results for some samples of the first sizes, with these operators as in the bfloat16 plan."""
         first = self._sizes[0]
-        if number == 0:
-            return [self._own[sample] for sample in first.numbers]
-        return first.results(*self.operators.first(number), self._packed)
+        if not rounding:
+            return [self._own[sample] for sample in first.numbers[:_COMPARISON_SAMPLES]]
+        return itertools.islice(first.results(*self.operators.mixed(rounding), self._packed), _COMPARISON_SAMPLES)
 
     def solved(self, prices: Sequence[float]) -> Rounding:
         """The operators that round in the fastest plan by the models; `prices` are added seconds of their rounding."""
@@ -135,18 +146,21 @@ class Measured:
             self._tell("errors of mixtures", 0, 0)
         elif self.right is self._own:
             return 0.0
-        return max(
-            self._least, bounded_error([error for each in self._sizes for error in self._of_size(each, rounding)])
-        )
+        errors: list[float] = []
+        for each in self._sizes:
+            errors += self._of_size(each, rounding)
+            if rounding and max(errors) > self._tolerance:
+                break
+        return max(self._least, bounded_error(errors))
 
     def _of_size(self, sized: SampleGroup, rounding: Rounding) -> list[float]:
         """Errors of the samples of one combination of sizes."""
-        if rounding:
-            target = self.operators.target(rounding)
-            results = sized.results(sized.plan_layout(target), target, self._packed)
-        else:
-            results = [self._own[number] for number in sized.numbers]
-        return self._each([self.right[number] for number in sized.numbers], results)
+        right = [self.right[number] for number in sized.numbers]
+        if not rounding:
+            own = (self._own[number] for number in sized.numbers)
+            return [number_of(self._metric(one, other)) for one, other in zip(right, own, strict=True)]
+        target = self.operators.target(rounding)
+        return self._judged(right, sized.results(sized.plan_layout(target), target, self._packed))[0]
 
     def runner(self, rounding: Rounding) -> Runner:
         """The program in which these operators round, for the first sample."""
@@ -156,8 +170,15 @@ class Measured:
         """The plan in which these operators round, for the sizes of the first sample."""
         return self._sizes[0].plan_layout(self.operators.target(rounding))
 
-    def _each(self, right: Sequence[Results], results: Sequence[Results]) -> list[float]:
-        return [number_of(self._metric(one, other)) for one, other in zip(right, results, strict=True)]
+    def _judged(self, right: Sequence[Results], results: Iterable[Results]) -> tuple[list[float], list[Results]]:
+        """Errors and results of the samples, up to the first error above the tolerance; later ones are not computed."""
+        errors, found = list[float](), list[Results]()
+        for one, other in zip(right, results, strict=True):
+            errors.append(number_of(self._metric(one, other)))
+            found.append(other)
+            if errors[-1] > self._tolerance:
+                break
+        return errors, found
 
 
 def _sized(definition: Definition, samples: Sequence[Mapping[str, Any]]) -> Iterator[SampleGroup]:

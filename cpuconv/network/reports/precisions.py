@@ -38,7 +38,8 @@ class PrecisionRow:
         Modelled time, in seconds.
     error : float or None
         Measured increase of the outputs' error by its rounding, with the operators before it rounding too, whether or
-        not it rounds here. For an int8 candidate, the outputs' error if only this operator is int8. None: not measured,
+        not it rounds here. For an int8 candidate, the outputs' error if only this operator is int8. Above the
+        tolerance, it may be that of the first samples only, and is printed as a lower bound ("≥"). None: not measured,
         such as when rounding is never faster.
     step_seconds : float or None
         Added time of a run if the operator has the other precision: modelled, or between int8 and floating point as
@@ -113,10 +114,12 @@ class PrecisionTable(Report):
             COLUMNS,
             [
                 (
-                    row.name, row.op, row.precision, row.types, f"{1e6 * row.seconds:.1f}", _number(row.error),
-                    "" if row.step_seconds is None else f"{1e6 * row.step_seconds:+.1f}", _number(row.step_error),
+                    row.name, row.op, row.precision, row.types, f"{1e6 * row.seconds:.1f}", _number(row.error, least),
+                    "" if row.step_seconds is None else f"{1e6 * row.step_seconds:+.1f}",
+                    _number(row.step_error, least),
                 )
                 for row in self.rows
+                for least in [row.error is not None and row.error > self.tolerance]
             ],
         )  # fmt: skip
 
@@ -125,5 +128,6 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.2g}"
+def _number(value: float | None, least: bool) -> str:
+    """Text of an error; `least`: it is a lower bound."""
+    return "" if value is None else f"{'≥' * least}{value:.2g}"

@@ -71,7 +71,7 @@ def chosen_for(
     def definition(of: Graph) -> Definition:
         return Definition(of, shapes, Settings.of(target, options), None, None)
 
-    floats = Measured(definition(graph), target, samples, metric, tell)
+    floats = Measured(definition(graph), target, samples, metric, tell, tolerance=tolerance)
     entrants = [Entrant.of(float_network(), floats, tolerance)]
     rounds = any(len(each.rounding) == floats.count > 0 for each in entrants[0].finalists.found)
     left_out: dict[str, str] = {}
@@ -79,7 +79,8 @@ def chosen_for(
     precision = narrow_precision() if rounds else PRECISION_F32
     try:
         made = int8_candidate(graph, floats.feeds, floats.right, target.threads, tolerance, metric, tell, precision)
-        of_bytes = Measured(definition(made.graph), target, floats.feeds, metric, tell, floats, made.error)
+        known = floats, made.error
+        of_bytes = Measured(definition(made.graph), target, floats.feeds, metric, tell, *known, tolerance=tolerance)
         entrants.append(Entrant.of(int8_network(), of_bytes, tolerance))
         if not entrants[-1].finalists.found:
             left_out[INT8] = f"its error is {of_bytes.error(frozenset()):.2g}"

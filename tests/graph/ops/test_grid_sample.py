@@ -114,10 +114,14 @@ def test_what_is_not_offered():
     assert not offers(node("linear", "zeros", 0), lines)
 
 
-def test_results_do_not_depend_on_the_number_of_threads():
+@pytest.mark.parametrize("channels", (3, 35))
+def test_many_points_on_one_and_two_threads(channels):
+    """There are more vectors of points than one table holds; the results do not depend on the threads."""
     rng = np.random.default_rng(0)
-    arrays = [numbers(rng, (2, 35, 20, 30)), rng.uniform(-1.1, 1.1, (2, 40, 41, 2)).astype(np.float32)]
+    arrays = [numbers(rng, (2, channels, 20, 30)), rng.uniform(-1.1, 1.1, (2, 40, 41, 2)).astype(np.float32)]
     case = node("linear", "zeros", 0)
     (offer,) = offers(case, arrays)
     one, two = (run_offer(case, arrays, offer, threads=threads)[0] for threads in (1, 2))
     assert np.array_equal(one, two)
+    wanted = OP.reference(case, [each.astype(np.float64) for each in arrays])
+    np.testing.assert_allclose(one, wanted, rtol=0, atol=2e-5 * np.abs(wanted).max())

@@ -14,6 +14,7 @@ from cpuconv.isa import current
 from cpuconv.network.definition import Definition
 from cpuconv.network.precision.errors import relative_rms
 from cpuconv.network.precision.sample_groups import SampleGroup
+from cpuconv.network.precision.search import Rounding
 from cpuconv.network.precision.trials import Measured
 from cpuconv.network.running.packed import Packed
 from cpuconv.network.saved.program import Settings
@@ -37,11 +38,11 @@ def graph(last: str) -> Graph:
     return Graph(("x",), ("y",), nodes, weights, {"x": Value(SHAPE, FLOAT)})
 
 
-def measured(last: str, other: Measured | None = None) -> Measured:
+def measured(last: str, other: Measured | None = None, count: int = 1, **more: float) -> Measured:
     target = Target(current(), 1, "heuristic")
     definition = Definition(graph(last), {}, Settings.of(target, Rewriting()), None, None)
-    samples = [{"x": np.random.default_rng(1).standard_normal(SHAPE).astype(np.float32)}]
-    return Measured(definition, target, samples, relative_rms, lambda *state: None, other)
+    samples = [{"x": np.random.default_rng(1 + at).standard_normal(SHAPE).astype(np.float32)} for at in range(count)]
+    return Measured(definition, target, samples, relative_rms, lambda *state: None, other, **more)
 
 
 def test_operators_that_two_forms_share_are_measured_once(monkeypatch):
@@ -63,6 +64,24 @@ def test_operators_that_two_forms_share_are_measured_once(monkeypatch):
     new = len(names - {first.operators.named(number) for number in range(first.count)})
     programs.clear()
     assert len(other.errors()) == other.count and new <= programs.count("run") <= 2 * new
+
+
+def test_no_sample_runs_after_one_whose_error_is_above_the_tolerance(monkeypatch):
+    exact, runs = measured("Relu", count=5), []
+    if not exact.count:
+        pytest.skip("bfloat16 is not faster on this CPU, by the models")
+    run, every = SampleGroup._run, Rounding(range(exact.count))
+    monkeypatch.setattr(SampleGroup, "_run", lambda *given: runs.append(given) or run(*given))
+    errors, whole = exact.errors(), exact.error(every)
+    assert len(runs) == 4 * exact.count + 5  # single operators are compared on four samples
+    limited = measured("Relu", count=5, tolerance=0.1 * min(errors))
+    runs.clear()
+    assert all(0.1 * min(errors) < got <= wanted for got, wanted in zip(limited.errors(), errors, strict=True))
+    assert 0.1 * whole < limited.error(every) <= whole
+    assert len(runs) == exact.count + 1
+    # An operator above the tolerance does not round while later ones are measured.
+    alone = [exact._judged(exact.right[:4], exact._prefix(Rounding([at])))[0][0] for at in range(exact.count)]
+    assert limited.errors() == alone
 
 
 def test_constants_stay_as_far_as_they_fit():
