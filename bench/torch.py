@@ -40,9 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     p = options.parser("torch", __doc__, "--rounds", "--json", rounds=5)
     p.add_argument("--threads", type=int, default=1, help="threads of all ways (1)")
     p.add_argument("--modules", default=",".join(MODULES), help="modules of torchvision.models")
-    p.add_argument("--ways", default=",".join(WAYS), help=f"ways among {', '.join(WAYS)}")
+    p.add_argument("--ways", help=f"ways among {', '.join(WAYS)}; the last two only by default with --first")
     p.add_argument("--first", action="store_true", help="seconds until the first result, instead of times of calls")
-    p.add_argument("--overhead", action="store_true", help="microseconds of a call of one convolution, by ways")
+    p.add_argument("--overhead", action="store_true", help="microseconds of one call, and Dynamo's part")
     p.add_argument(
         "--page", nargs="+", type=Path, metavar="FILE", help=f"write the table of {PAGE} from files of --json"
     )
@@ -58,11 +58,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.overhead:
         print("\n".join(f"{way:10} {each['best'] * 1e3:.1f} us" for way, each in overhead(args.rounds).items()))
         return 0
+    ways = args.ways.split(",") if args.ways else [*WAYS] if args.first else COMPARED
     data = {"unit": "s" if args.first else "ms", "threads": args.threads, "modules": {}}
     with torch.no_grad():
         for name in args.modules.split(","):
             torch._dynamo.reset()  # not between ways, whose compiled code it would discard
-            calls, first = prepared(name, args.ways.split(","), args.threads)
+            calls, first = prepared(name, ways, args.threads)
             data["modules"][name] = first if args.first else timed(calls, args.rounds)
             options.write_json(args.json, data)
     print(table([data]))
@@ -90,7 +91,7 @@ def table(runs: Sequence[dict[str, Any]]) -> str:
         rows, ratios = [], []
         for name, figures in run["modules"].items():
             times = {way: each["median"] for way, each in figures.items()}
-            others = [time for way, time in times.items() if way != OURS]
+            others = [times[way] for way in COMPARED if way in times and way != OURS]
             ratio = min(others) / times[OURS] if others and OURS in times else None
             ratios += [ratio] if ratio else []
             cells = [f"{each:.2f}" if each else "-" for each in (*map(times.get, ways), ratio)]
@@ -137,7 +138,7 @@ def timed(calls: Mapping[str, Call], rounds: int) -> Figures:
 
 
 def overhead(rounds: int) -> Figures:
-    """Milliseconds of one small convolution by `Model.run`, and by the compiled module."""
+    """Milliseconds of one small convolution by `Model.run`, by a backend of only that, and by the compiled module."""
     import torch
 
     import cpuconv
@@ -145,8 +146,15 @@ def overhead(rounds: int) -> Figures:
     module, x = torch.nn.Conv2d(3, 8, 3).eval(), torch.randn(1, 3, 32, 32)
     model = cpuconv.from_torch(module, (x,), threads=1)
     feed = {model.inputs[0].name: x.numpy()}
+    results = [torch.from_numpy(each) for each in model.run(feed).values()]
+
+    def least(captured: Any, inputs: Any) -> Any:
+        """A backend whose callable has a fixed input and result: what it adds to `Model.run` is Dynamo's."""
+        return lambda *args: (model.run(feed), results)[1]
+
     with torch.no_grad():
-        calls = {"Model.run": lambda: model.run(feed), OURS: _ours(module, x, 1)}
+        floor = torch.compile(torch.nn.Conv2d(3, 8, 3).eval(), backend=least)
+        calls = {"Model.run": lambda: model.run(feed), "Dynamo": lambda: floor(x), OURS: _ours(module, x, 1)}
         for call in calls.values():
             call()
         return timed(calls, rounds)
@@ -195,6 +203,20 @@ def _openvino(module: Any, x: Any, threads: int) -> Call:
     return lambda: fast(x)
 
 
+def _export(module: Any, x: Any, threads: int) -> Call:
+    import torch
+
+    program = torch.export.export(module, (x,)).module()
+    return lambda: program(x)
+
+
+def _from_torch(module: Any, x: Any, threads: int) -> Call:
+    import cpuconv
+
+    model = cpuconv.from_torch(module, (x,), threads=threads)
+    return lambda: model(x)
+
+
 def _ours(module: Any, x: Any, threads: int) -> Call:
     import torch
 
@@ -212,7 +234,10 @@ WAYS: dict[str, Callable[[Any, Any, int], Call]] = {
     "openvino": _openvino,  # before others that compile, as it cannot compile code for a second time
     "inductor": _inductor,
     OURS: _ours,
+    "export": _export,
+    "from_torch": _from_torch,
 }
+COMPARED = tuple(WAYS)[:5]
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -147,7 +147,8 @@ def _is_tensor(x: object) -> bool:
 
 def _of_tensor(x: Any) -> np.ndarray:
     """View a tensor's memory as an array; bfloat16 goes to NumPy as int16."""
-    x = x.detach()
+    if x.requires_grad:  # else 1 of 1.7 us
+        x = x.detach()
     try:
         return x.numpy()
     except TypeError:

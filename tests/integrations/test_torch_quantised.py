@@ -15,7 +15,7 @@ pytest.importorskip("torch.ao.quantization.fx._decomposed")  # registers the ope
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-from support.torch_backend import NAME, register  # noqa: E402
+from support.torch_backend import NAME, fresh, register  # noqa: E402
 
 OPS = torch.ops.quantized_decomposed
 
@@ -60,6 +60,62 @@ class Dynamic(nn.Module):
         limits = (scale, zero, 0, 255, torch.uint8)
         x = self.linear(OPS.dequantize_per_tensor(OPS.quantize_per_tensor(x, *limits), *limits))
         return torch.ops.aten._weight_int8pack_mm(x, self.packed, self.scale)
+
+
+class PackedWeight(torch.Tensor):
+    """Weights as torchao's subclasses of tensors have them: int8 elements and scales are their parts."""
+
+    @staticmethod
+    def __new__(cls, elements: Any, scales: Any) -> PackedWeight:
+        return torch.Tensor._make_wrapper_subclass(cls, elements.shape, dtype=scales.dtype)
+
+    def __init__(self, elements: Any, scales: Any) -> None:
+        self.elements, self.scales = elements, scales
+
+    def __tensor_flatten__(self) -> Any:
+        return ["elements", "scales"], None
+
+    @classmethod
+    def __tensor_unflatten__(cls, parts: Any, _context: Any, _size: Any, _stride: Any) -> PackedWeight:
+        return cls(**parts)
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is F.linear:
+            return F.linear(args[0], args[1].elements.to(args[0].dtype)) * args[1].scales + args[2]
+        return super().__torch_function__(function, types, args, kwargs)
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert function is torch.ops.aten.detach.default
+        return cls(args[0].elements, args[0].scales)
+
+
+class Packed(nn.Module):
+    """Two linear layers whose weights are pairs of tensors, and a product of integers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(32, 16), nn.Linear(16, 5)
+        for layer in (self.first, self.second):
+            elements = torch.randint(-127, 128, layer.weight.shape, dtype=torch.int8)
+            layer.weight = nn.Parameter(PackedWeight(elements, torch.rand(len(elements)) * 0.01), requires_grad=False)
+        self.third = nn.Buffer(torch.randint(-127, 128, (5, 8), dtype=torch.int8))
+
+    def forward(self, x: Any) -> Any:
+        y = (self.second(F.gelu(self.first(x))) * 30).clamp(-127, 127).to(torch.int8)
+        return torch._int_mm(y, self.third).float()
+
+
+def test_weights_of_parts() -> None:
+    """Weights that have other tensors as parts run, and updates of their parts are noticed."""
+    torch.manual_seed(3)
+    module, x = Packed().eval(), torch.randn(24, 32)
+    with fresh():
+        fast = torch.compile(module, backend=NAME, fullgraph=True)
+        for _ in range(2):
+            assert (fast(x) - module(x)).abs().max() <= 254  # two numbers of a row may be rounded otherwise
+            module.second.weight.scales.mul_(2)
 
 
 @pytest.mark.parametrize("kind", [Quantised, Dynamic])

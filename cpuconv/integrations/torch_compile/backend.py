@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import fx
 from torch._dynamo.utils import counters
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from cpuconv.errors import ArgumentError, CpuconvWarning, must
 from cpuconv.integrations.torch_compile.calling import CompiledGraph, eager_callable
@@ -59,8 +58,6 @@ def compile_graph(
         return _eager(captured, "gradients are enabled: call it under torch.no_grad() or torch.inference_mode()")
     if any(each.device.type != "cpu" for each in tensors):
         return _eager(captured, "some tensors are not in CPU memory")
-    if any(map(is_traceable_wrapper_subclass, tensors)):
-        return _eager(captured, "some tensors have other tensors as parts: cpuconv.from_torch reads them")
     try:
         graph = traced(captured, example_inputs)
     except Unsupported as reason:

@@ -18,9 +18,10 @@ from baselib.locks import Lock
 from cpuconv.api.network import compile
 from cpuconv.errors import ArgumentError, CpuconvError, CpuconvWarning
 from cpuconv.integrations.torch_compile.partitions import partitioned
+from cpuconv.integrations.torch_compile.subclasses import parts_of
 from cpuconv.integrations.torch_compile.tracing import Traced, shared_views
 from cpuconv.integrations.torch_compile.weights import Snapshot
-from cpuconv.problem.arrays import like, writable_view
+from cpuconv.problem.arrays import FLOAT32, like, writable_view
 from cpuconv.reading.aten import fx_reader
 
 try:
@@ -47,16 +48,15 @@ class CompiledGraph(SerializableCallable):
     def __call__(self, *args: Any) -> list[Any]:
         """Compute all outputs, and write to the inputs that the captured graph writes to."""
         traced = self._traced
-        if traced.numbers and any(float(args[at]) != number for at, number in traced.numbers):
+        parts = parts_of(args, traced.paths) if traced.paths else args
+        if traced.numbers and any(float(parts[at]) != number for at, number in traced.numbers):
             return self._with_other_numbers(args)
-        weights = self._weights(args)
-        run = next((run for known, run in self._made if known.fits(weights)), None) or self._prepared(weights)
-        results: list[Any] = run(args)
+        results: list[Any] = self._fitting(self._weights(parts))(parts)
         if traced.writes:
             for at, place in traced.writes:
-                args[at].copy_(results[place])
+                parts[at].copy_(results[place])
             for place, at in traced.same:
-                results[place] = args[at]
+                results[place] = parts[at]
             del results[-len(traced.writes) :]
         return results
 
@@ -66,12 +66,15 @@ class CompiledGraph(SerializableCallable):
             raise ArgumentError("Numbers must be those that the saved function was compiled with.")
         return self._captured(*args)
 
-    def _prepared(self, weights: Sequence[torch.Tensor]) -> Any:
+    def _fitting(self, weights: Sequence[torch.Tensor]) -> Any:
         """The function of all inputs for some parameters."""
+        for known, run in self._made:
+            if known.fits(weights):
+                return run
         with self._making:
-            known = next((run for known, run in self._made if known.fits(weights)), None)
-            if known is not None:
-                return known
+            for known, run in self._made:
+                if known.fits(weights):
+                    return run
             same = [entry for entry in self._made if all(map(lambda a, b: a is b, weights, entry[0].tensors))]
             snapshot = Snapshot(weights)
             run = self._compiled(dict(zip(self._traced.static, weights, strict=True)))
@@ -202,7 +205,8 @@ class Part:
         arrays = self._model.run(feed)
         results = []
         for name, axes, is_tensor in self._outputs:
-            result = like(_TENSOR, arrays[name])
+            array = arrays[name]
+            result = torch.from_numpy(array) if array.dtype is FLOAT32 else like(_TENSOR, array)
             results.append(int(result) if not is_tensor else result if axes is None else result.permute(axes))
         return results[0] if self._single else tuple(results)
 
@@ -214,7 +218,10 @@ def _getter(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
     """Make a function that returns the items of a sequence at some places."""
     if len(places) > 1:
         return operator.itemgetter(*places)
-    return lambda items: [items[at] for at in places]
+    if not places:
+        return lambda items: ()
+    (at,) = places
+    return lambda items: (items[at],)
 
 
 def _inverse(order: Sequence[int] | None) -> list[int] | None:

@@ -15,7 +15,7 @@ from cpuconv.reading.aten.fx_reader import adapter_of
 
 PRODUCTS = ("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "convolution",
             "linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "einsum", "scaled_dot_product_attention",
-            "_scaled_dot_product_flash_attention_for_cpu")  # fmt: skip
+            "_scaled_dot_product_flash_attention_for_cpu", "_weight_int8pack_mm", "_int_mm")  # fmt: skip
 
 
 class Supported(OperatorSupportBase):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import fx
+from torch._guards import tracing
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from cpuconv.integrations.torch_compile.subclasses import Path, part_paths, parts_of, with_parts
 from cpuconv.reading.aten.decomposing import decompose
 from cpuconv.reading.aten.emitter import Unsupported
 from cpuconv.reading.aten.functional import is_view, make_functional, storages, viewed
@@ -35,6 +37,8 @@ class Traced(NamedTuple):
         Positions of inputs that are written to, and of the outputs with their values.
     same : tuple[tuple[int, int], ...]
         Positions of outputs that are inputs that were written to, and of these inputs.
+    paths : tuple[tuple[Path, ...], ...]
+        Paths of the inputs' parts, of which all positions are; empty if no input has parts.
     """
 
     module: fx.GraphModule
@@ -42,6 +46,7 @@ class Traced(NamedTuple):
     numbers: tuple[tuple[int, float], ...]
     writes: tuple[tuple[int, int], ...]
     same: tuple[tuple[int, int], ...]
+    paths: tuple[tuple[Path, ...], ...] = ()
 
 
 def traced(captured: fx.GraphModule, example_inputs: Sequence[Any]) -> Traced:
@@ -50,14 +55,17 @@ def traced(captured: fx.GraphModule, example_inputs: Sequence[Any]) -> Traced:
     Raises
     ------
     Unsupported
-        It is in training mode, or has in-place operators without a functional form.
+        It is in training mode, has in-place operators without a functional form, or has inputs or outputs with other
+        tensors as parts, except for weights.
     """
     module, numbers = _with_numbers(captured, example_inputs)
     inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
+    function, paths = _of_parts(module, inputs)
     autocast = torch.is_autocast_enabled("cpu") or any(node.target in _AUTOCAST for node in module.graph.nodes)
     fakes = [node.meta["example_value"] for node in inputs]
-    with torch.no_grad():
-        made = make_fx(module, tracing_mode="symbolic", pre_dispatch=not autocast, _allow_non_fake_inputs=True)(*fakes)
+    with torch.no_grad(), tracing(None):  # Dynamo's context in torch 2.6 has another fake mode than the fakes
+        trace = make_fx(function, tracing_mode="symbolic", pre_dispatch=not autocast, _allow_non_fake_inputs=True)
+        made = trace(*(parts_of(fakes, paths) if paths else fakes))
     graph = made.graph
     for node in reversed(graph.nodes):
         if node.target in _MODES or is_check(node):
@@ -83,8 +91,30 @@ def traced(captured: fx.GraphModule, example_inputs: Sequence[Any]) -> Traced:
     output.args = ([*values, *changed.values()],)
     decompose(graph)
     made.recompile()
-    static = tuple(at for at, node in enumerate(inputs) if _STATIC in (node.meta.get("tensor_dict") or {}))
-    return Traced(made, static, numbers, tuple(writes), tuple(same))
+    owners = [at for at, each in enumerate(paths or [((),)] * len(inputs)) for _ in each]
+    static = tuple(at for at, owner in enumerate(owners) if _is_static(inputs[owner]))
+    numbers = tuple((owners.index(at), number) for at, number in numbers)
+    return Traced(made, static, numbers, tuple(writes), tuple(same), paths)
+
+
+def _of_parts(
+    module: fx.GraphModule, inputs: Sequence[fx.Node]
+) -> tuple[Callable[..., Any], tuple[tuple[Path, ...], ...]]:
+    """The module, or a function of the parts of its inputs; and the paths of these parts, empty if there are none."""
+    (output,) = (node for node in module.graph.nodes if node.op == "output")
+    paths = tuple(part_paths(node.meta["example_value"]) for node in inputs)
+    others = [node for node, each in zip(inputs, paths, strict=True) if each != ((),) and not _is_static(node)]
+    others += [node for node in output.all_input_nodes if part_paths(node.meta.get("example_value")) != ((),)]
+    if others:
+        raise Unsupported("inputs or outputs that have other tensors as parts")
+    if all(each == ((),) for each in paths):
+        return module, ()
+    return with_parts(module, [node.meta["example_value"] for node in inputs]), paths
+
+
+def _is_static(node: fx.Node) -> bool:
+    """Whether an input is a parameter or a buffer."""
+    return _STATIC in (node.meta.get("tensor_dict") or {})
 
 
 def _with_numbers(

@@ -10,6 +10,7 @@ from zlib import crc32
 
 import numpy as np
 import torch
+from torch.torch_version import TorchVersion
 
 from cpuconv.reading.aten.tensors import memory_order
 
@@ -17,16 +18,24 @@ _BYTES = 16384  # compared at each call
 _TENSOR_BYTES = 1024  # cost of one more tensor or part, as that of bytes
 _NEAR = 256  # words among which one that is not 0 is searched
 _WORD = 8  # bytes
-_address = torch.Tensor.data_ptr
+_GUARDED = "2.13"  # from this version on, Dynamo is known to guard sizes and strides of parameters
 _version = operator.attrgetter("_version")
+
+
+def _geometry(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.data_ptr(), tensor.shape, tensor.stride()
+
+
+_place: Any = torch.Tensor.data_ptr if TorchVersion(torch.__version__) >= _GUARDED else _geometry
 
 
 class Snapshot:
     """State of tensors: objects, addresses and versions of elements, one word of each, and checksums of all elements.
 
-    Sizes and strides are guarded by Dynamo. Versions count all updates in place except those through `.data`. These
-    are noticed at once if they change a word in the middle of a tensor, as updates of whole tensors do. Checksums
-    notice all others: each call compares those of the next part of the elements, of `_BYTES` bytes.
+    Sizes and strides are guarded by Dynamo; in older versions of PyTorch they are compared, too. Versions count all
+    updates in place except those through `.data`. These are noticed at once if they change a word in the middle of a
+    tensor, as updates of whole tensors do. Checksums notice all others: each call compares those of the next part of
+    the elements, of `_BYTES` bytes.
 
     Parameters
     ----------
@@ -37,21 +46,21 @@ class Snapshot:
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self.tensors = tuple(tensors)
         self._counted = not any(map(torch.is_inference, tensors))  # inference tensors have no versions
-        self._addresses = [*map(_address, tensors)]
+        self._addresses = [*map(_place, tensors)]
         self._versions = [*map(_version, tensors)] if self._counted else []
         dense = [_bytes(each) for each in tensors]
         self._parts = _parts(dense)  # own the storages, so that words can be read if an address is that of another now
         self._next = 0
         self._memory, self._places = _words(dense)
-        self._words = self._memory[self._places]
+        self._words = self._memory[self._places].tobytes()
 
     def fits(self, tensors: Sequence[Any]) -> bool:
         """Whether these are the same tensors, unchanged as far as this call can tell."""
         if not (
             all(map(operator.is_, tensors, self.tensors))
-            and [*map(_address, tensors)] == self._addresses
+            and [*map(_place, tensors)] == self._addresses
             and (not self._counted or [*map(_version, tensors)] == self._versions)
-            and bool((self._memory[self._places] == self._words).all())
+            and self._memory[self._places].tobytes() == self._words  # in a third of the time of `==` and `all`
         ):
             return False
         at = self._next

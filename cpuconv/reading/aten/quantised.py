@@ -76,4 +76,5 @@ ADAPTERS: dict[str, Callable[..., Any] | None] = {
     f"{NAMESPACE}dequantize_per_channel": _dequantize_channels,
     f"{NAMESPACE}choose_qparams.tensor": _range,
     "_weight_int8pack_mm": _packed_linear,
+    "_int_mm": lambda b, x, w: b.add("MatMulInteger", x, w),
 }
