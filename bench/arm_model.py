@@ -8,7 +8,7 @@ The planner selects layouts and algorithms as on that core. The time of an opera
 
 A call that several threads share adds the time to start and join them. Nothing is run.
 
-    python -m bench.arm_model FILE.onnx [--board pi5] [--threads 1,4] [--json FILE]
+    python -m bench.arm_model FILE.onnx [--board pi5] [--threads 1,4] [--precision float16] [--json FILE]
     python -m bench.arm_model FILE.onnx FILE.onnx --measure      this machine: the model's time over the measured one
 """
 
@@ -38,6 +38,7 @@ from bench.mca import assembly, cores
 from bench.packs import dry_run
 from bench.packs.features import environment
 from bench.results import geomean
+from cpuconv.elements import F32, Element
 from cpuconv.runtime.code.packs.cpu_classes import BY_NAME
 
 
@@ -77,8 +78,8 @@ class Described:
         self.clock, self.memory, self.cycles = clock, memory, cycles
 
     @functools.cache  # noqa: B019 - one object per process
-    def function_cycles(self, activation: tuple[Any, ...] | None) -> float:
-        """Cycles of an activation per output vector, in the epilogue of a tile."""
+    def function_cycles(self, activation: tuple[Any, ...] | None, kind: str, x: Element, y: Element) -> float:
+        """Cycles of an activation per vector of float32, in the epilogue of a tile of a dot-product kind."""
         if activation is None:
             return 0.0
         from bench.mca.micro_kernels import gemm_strip, gemm_tile
@@ -87,11 +88,13 @@ class Described:
         v, n = 2, current().pixels[1]
         with_it, without = (
             self.cycles(max(assembly.blocks(gemm_strip.assembly(tile)), key=assembly.count_arithmetic))
-            for tile in (gemm_tile(current(), v, n, activation=each) for each in (activation, None))
+            for tile in (
+                gemm_tile(current(), v, n, activation=each, product=kind, x=x, y=y) for each in (activation, None)
+            )
         )
         return max(0.0, with_it - without) / (v * n)
 
-    def parts(self, path: Path, threads: int) -> Parts:
+    def parts(self, path: Path, threads: int, precision: str) -> Parts:
         """Seconds of the operators of a network, by kind, on so many threads."""
         from cpuconv.conv.choice.target import Target
         from cpuconv.isa import current
@@ -103,23 +106,45 @@ class Described:
 
         isa, model = current(), read(path)
         shapes = {name: tuple(_sizes(model.value(name).shape)) for name in model.inputs}
-        planned = lay_out(prepared(model, shapes, Rewriting()).graph, Target(isa, threads, "heuristic"))
+        target = Target(isa, threads, "heuristic", precision=precision)
+        planned = lay_out(prepared(model, shapes, Rewriting()).graph, target)
         found: Parts = {FUNCTIONS: 0.0}
         for each in planned.nodes:
             seconds = float(each.seconds) * isa.frequency / self.clock
-            problem = getattr(each.offer.detail, "problem", None) if each.offer is not None else None
+            detail = None if each.offer is None else each.offer.detail
+            problem = getattr(detail, "problem", None)
             if problem is not None:
                 vectors = math.ceil(problem.k / isa.lanes) * problem.n * problem.oh * problem.ow
-                functions = vectors * self.function_cycles(problem.activation) / self.clock / threads
+                cycles = vectors * self.function_cycles(problem.activation, *_tile_of(detail))
+                functions = cycles / self.clock / threads
                 found[FUNCTIONS] += functions
                 seconds += functions
-            names = dict.fromkeys((*each.node.inputs, *each.node.outputs))
-            moved = sum(planned.graph.value(name).nbytes for name in names if name)
+            moved = _moved(planned.graph, each.node, each.offer)
             if seconds:  # else a view, which moves nothing
                 floor = moved / self.memory if moved > machine().l3 / 2 else 0.0
                 op = each.node.op
                 found[op] = found.get(op, 0.0) + max(seconds, floor) + join_seconds(threads)
         return found
+
+
+def _tile_of(chosen: Any) -> tuple[str, Element, Element]:
+    """Dot-product kind, and elements read and stored, of the tiles behind which an activation is computed."""
+    types = chosen.problem.types
+    half_sums = chosen.choice.candidate.solver.name.endswith("_f16")
+    return ("fmla_f16", types.x, types.y) if half_sums else ("fma", F32, types.y)
+
+
+def _moved(graph: Any, node: Any, offer: Any) -> float:
+    """Bytes of the operands of a node, in the types in which its offer stores them."""
+    from cpuconv.kernels.binding.tensor_view import stored_as
+
+    forms = (*offer.inputs, *offer.outputs) if offer is not None else ()
+    values = ((name, graph.value(name)) for name in (*node.inputs, *node.outputs) if name)
+    stored = dict(zip((*node.inputs, *node.outputs), forms, strict=False))
+    return sum(
+        value.nbytes * stored_as(stored.get(name, ""), value.dtype).itemsize / value.dtype.itemsize
+        for name, value in dict(values).items()
+    )
 
 
 def total(parts: Parts) -> float:
@@ -133,7 +158,7 @@ def _sizes(shape: Sequence[Any] | None) -> Sequence[int]:
     return shape
 
 
-def _child(board: Board, files: Sequence[Path], threads: Sequence[int]) -> None:
+def _child(board: Board, files: Sequence[Path], threads: Sequence[int], precision: str) -> None:
     described = BY_NAME[board.cpu]
     dry_run.begin(described)
     from cpuconv.isa import current
@@ -143,12 +168,15 @@ def _child(board: Board, files: Sequence[Path], threads: Sequence[int]) -> None:
     with simulated_machine.simulating(Machine(current(), *described.caches)):
         for path in files:
             for count in threads:
-                print(json.dumps({"network": path.stem, "threads": count, "parts": models.parts(path, count)}))
+                parts = models.parts(path, count, precision)
+                print(json.dumps({"network": path.stem, "threads": count, "parts": parts}))
 
 
-def modelled(board: Board, files: Sequence[Path], threads: Sequence[int]) -> list[dict[str, Any]]:
+def modelled(
+    board: Board, files: Sequence[Path], threads: Sequence[int], precision: str = "float32"
+) -> list[dict[str, Any]]:
     """Return the parts of each network and number of threads, from a process that compiles for the board."""
-    chosen = ["--child", "--threads", ",".join(map(str, threads)), *map(str, files)]
+    chosen = ["--child", "--precision", precision, "--threads", ",".join(map(str, threads)), *map(str, files)]
     key = next(name for name, each in BOARDS.items() if each == board)
     command = python("-m", "bench.arm_model", "--board", key, *chosen)
     done = subprocess.run(
@@ -180,7 +208,7 @@ def measured(files: Sequence[Path], threads: int) -> list[dict[str, Any]]:
             begun = time.perf_counter()
             model.run(feed)
             took.append(time.perf_counter() - begun)
-        by_model = total(models.parts(path, threads))
+        by_model = total(models.parts(path, threads, "float32"))
         found.append({"network": path.stem, "model": by_model, "measured": statistics.median(took[1:])})
     return found
 
@@ -191,13 +219,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     p.add_argument("files", nargs="+", type=Path, help="ONNX files")
     p.add_argument("--board", default="pi5", choices=BOARDS)
     p.add_argument("--threads", default="1,4", help="numbers of threads (%(default)s)")
+    p.add_argument("--precision", default="float32", help="precision of the networks (%(default)s)")
     p.add_argument("--measure", action="store_true", help="measure on this machine, with the first number of threads")
     p.add_argument("--json", type=Path, help="file to write the figures to")
     p.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     args = p.parse_args(argv)
     threads, board = [int(each) for each in args.threads.split(",")], BOARDS[args.board]
     if args.child:
-        _child(board, args.files, threads)
+        _child(board, args.files, threads, args.precision)
         return 0
     try:
         cores.tool()
@@ -213,7 +242,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         rows.append(["geometric mean", "", "", f"{geomean(ratios):.2f}"])
         print(tabulate(rows, ["network", "model, ms", "measured, ms", "model ÷ measured"], tablefmt="pipe"))
     else:
-        found = modelled(board, args.files, threads)
+        found = modelled(board, args.files, threads, args.precision)
         for row in found:
             longest = sorted(row["parts"].items(), key=lambda part: -part[1])[:MAX_PARTS]
             seconds = total(row["parts"])

@@ -7,9 +7,11 @@ engines come from wheels for aarch64 in a folder:
     pip install --target FOLDER --no-deps --only-binary=:all: --implementation cp --python-version 3.11
         --platform manylinux_2_28_aarch64 --platform manylinux2014_aarch64 ncnn MNN
     python -m bench.instructions --peers ncnn,mnn --wheels FOLDER [--match REGEX] [--cpu cortex-a76] [--json FILE]
+    python -m bench.instructions --network FILE.onnx --precision float16 --peers onnxruntime --wheels FOLDER
 
 One thread, batch 1, float32, each engine in its own layout. An output is one number of the result; the call is counted
-too. Counts say nothing of cycles. A pair of registers is two vector loads.
+too. Of a network, whose inputs have known sizes, all instructions count; `--precision` is that of cpuconv. Counts say
+nothing of cycles. A pair of registers is two vector loads.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,38 +36,55 @@ from bench import options, peers, shapes, simulated_machine
 from bench.instructions import plugin
 from bench.packs import dry_run
 from bench.packs.features import environment
+from bench.peers.base import Form
 from bench.results import geomean
 from cpuconv.kernels.binding.machine import Machine
+from cpuconv.network.thread_count import random_array
+from cpuconv.reading.onnx_reader import read
 from cpuconv.runtime.code.packs.cpu_classes import ARM, BY_NAME
 
 SHOWN = ("instructions", "vector_loads")  # of what the plugin counts; --json has everything
 Counts = dict[str, dict[str, Any]]  # by the label of a line
 
 
-def count(engine: str, lines: Sequence[shapes.Line]) -> Iterator[dict[str, Any]]:
-    """Yield the counts of each line; where this machine only compiles, nothing."""
-    peer = peers.make(engine, **({"strategy": "heuristic"} if engine == peers.CPUCONV else {}))
-    reading, writing = os.pipe()
+def _convolutions(peer: Any, lines: Sequence[shapes.Line]) -> Iterator[tuple[Form, dict[str, Any]]]:
+    """Prepare each line, and describe it."""
     random = np.random.default_rng(1)
     for line in lines:
         p = line.problem
         x, w, bias = (random.standard_normal(shape, np.float32) for shape in (p.in_shape, p.weight_shape, (p.k,)))
         form = peer.prepare(p, x, w, bias, threads=1)[-1]
+        yield form, {"label": line.label, "outputs": p.n * p.k * p.oh * p.ow, "algorithm": form.algorithm}
+
+
+def _network(peer: Any, path: Path) -> Iterator[tuple[Form, dict[str, Any]]]:
+    """Prepare a network, and describe it."""
+    graph = read(path)
+    feed = {name: random_array(graph.value(name)) for name in graph.inputs}
+    yield peer.network(path, feed, threads=1)[-1], {"label": path.stem, "outputs": 1, "algorithm": ""}
+
+
+def count(forms: Iterable[tuple[Form, dict[str, Any]]]) -> Iterator[dict[str, Any]]:
+    """Yield the counts of prepared forms, with their descriptions; where this machine only compiles, nothing."""
+    reading, writing = os.pipe()
+    for form, described in forms:
         if platform.machine() == ARM:
             form.run()
             plugin.counted(form.run, writing)
-            found = {"label": line.label, "outputs": p.n * p.k * p.oh * p.ow, "algorithm": form.algorithm}
-            yield found | json.loads(os.read(reading, 1 << 12))
+            yield described | json.loads(os.read(reading, 1 << 12))
 
 
-def _child(engine: str, cpu: str, pattern: str) -> None:
+def _child(engine: str, cpu: str, pattern: str, network: Path | None, precision: str) -> None:
     described = BY_NAME[cpu]
     if platform.machine() != ARM:
         dry_run.begin(described)
     from cpuconv.isa import current
 
     with simulated_machine.simulating(Machine(current(), *described.caches)):
-        for found in count(engine, shapes.load(pattern=pattern)):
+        own = {"strategy": "heuristic", "precision": precision} if engine == peers.CPUCONV else {}
+        peer = peers.make(engine, **own)
+        forms = _network(peer, network) if network else _convolutions(peer, shapes.load(pattern=pattern))
+        for found in count(forms):
             print(json.dumps(found), flush=True)
 
 
@@ -84,9 +103,12 @@ def root() -> Path:
     return folder
 
 
-def counts(engine: str, cpu: str, pattern: str, emulator: Sequence[str], environ: Mapping[str, str]) -> Counts:
-    """Return the counts of an engine, from an emulated process; this machine compiles cpuconv's kernels before."""
-    command = ["-m", "bench.instructions", "--child", engine, "--cpu", cpu, "--match", pattern]
+def counts(engine: str, cpu: str, chosen: Sequence[str], emulator: Sequence[str], environ: Mapping[str, str]) -> Counts:
+    """Return the counts of an engine, from an emulated process; this machine compiles cpuconv's kernels before.
+
+    `chosen`: the arguments that select convolutions or a network.
+    """
+    command = ["-m", "bench.instructions", "--child", engine, "--cpu", cpu, *chosen]
     starts = [python()] if engine == peers.CPUCONV else []
     said = ""
     for start in (*starts, [*emulator, "-cpu", cpu, "-L", str(root()), str((root() / "usr/bin/python3").resolve())]):
@@ -120,6 +142,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     p = argparse.ArgumentParser(prog="bench.instructions", description=__doc__.partition("\n")[0])
     p.add_argument("--cpu", default="cortex-a76", choices=[n for n, c in BY_NAME.items() if c.machine == ARM])
     p.add_argument("--match", default="", help="regular expression of labels or problems of the canonical lines")
+    p.add_argument("--network", type=Path, help="an ONNX file, instead of the canonical lines")
+    p.add_argument("--precision", default="float32", help="precision of cpuconv's network (%(default)s)")
     p.add_argument("--peers", default="", help="other engines, of " + ", ".join(list(peers.PEERS)[2:]))
     p.add_argument("--wheels", type=Path, help="folder with the other engines' wheels for aarch64, unpacked")
     p.add_argument("--json", type=Path, help="file to write the counts to")
@@ -127,9 +151,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     p.add_argument("--child", help=argparse.SUPPRESS)
     args = p.parse_args(argv)
     if args.child:
-        _child(args.child, args.cpu, args.match)
+        _child(args.child, args.cpu, args.match, args.network, args.precision)
         return 0
     found: dict[str, Counts] = {}
+    chosen = ["--match", args.match, "--precision", args.precision]
+    chosen += ["--network", str(args.network.absolute())] if args.network else []
     try:
         with tempfile.TemporaryDirectory() as folder:
             emulator = plugin.build(Path(folder))
@@ -137,7 +163,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             paths = [str(project), *([str(args.wheels.absolute())] if args.wheels else [])]
             environ = {**os.environ, **environment(BY_NAME[args.cpu]), "PYTHONPATH": os.pathsep.join(paths)}
             for engine in (peers.CPUCONV, *filter(None, args.peers.split(","))):
-                found[engine] = counts(engine, args.cpu, args.match, emulator, environ)
+                found[engine] = counts(engine, args.cpu, chosen, emulator, environ)
     except plugin.Unavailable as missing:
         raise SystemExit(f"bench.instructions: {missing}") from None
     print(table(found, "pipe" if args.markdown else "simple"))

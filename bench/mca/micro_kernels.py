@@ -17,7 +17,7 @@ from cpuconv.kernels.windows.depthwise_tile import lane_strip
 from cpuconv.kernels.windows.edges import NO_EDGES
 from cpuconv.kernels.windows.lane_tile import LaneTile
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.problem.types import Types
+from cpuconv.problem.types import ALL_F32, Types
 from cpuconv.runtime.microkernel import MicroKernel
 from cpuconv.solvers.shared import blocked, winograd_tiles
 from cpuconv.solvers.shared.base import contiguous
@@ -55,7 +55,7 @@ def every(isa: Isa) -> Iterator[tuple[str, MicroKernel, object]]:
         yield f"planar {v}x{n}", gemm_strip, gemm_tile(isa, v, n, **planar)
     for types in LOW_PRECISION:
         if (kind := product.product_of(types, isa)) is not None:
-            for v, n in list(enumerate(product.as_seen(isa, kind).pixels, 1))[1:4]:
+            for v, n in list(enumerate(product.as_seen(isa, kind).pixels, 1))[1:]:
                 tile = gemm_tile(isa, v, n, product=kind.name, x=types.x)
                 yield f"GEMM {v}x{n} {kind.name}, {types.x}", gemm_strip, tile
     if (kind := product.product_of(HALVES, isa)) is not None:
@@ -65,16 +65,18 @@ def every(isa: Isa) -> Iterator[tuple[str, MicroKernel, object]]:
                 yield f"float16 tile {v // 2}x{n}", gemm_strip, tile
     for name, line in DEPTHWISE.items():
         yield name, lane_strip, lane_tile(isa, line)
+        if product.product_of(HALVES, isa) is not None:
+            yield f"{name}, float16", lane_strip, lane_tile(isa, line, HALVES)
     for a in (4, 6, 8):
         at, _, bt = (tuple(map(tuple, matrix.tolist())) for matrix in winograd_tiles.matrices(a - 2, 3))
         yield f"Winograd F({a - 2},3) input", winograd_in, WinogradTransform(isa.lanes, bt, bt)
         yield f"Winograd F({a - 2},3) output", winograd_out, WinogradTransform(isa.lanes, at, at)
 
 
-def lane_tile(isa: Isa, line: str) -> LaneTile:
+def lane_tile(isa: Isa, line: str, types: Types = ALL_F32) -> LaneTile:
     """The best tile, inside a plane, of a depthwise convolution in channel blocks."""
-    layout = blocked.layout(isa)
-    problem = ConvProblem.parse(line, in_layout=layout, out_layout=layout)
+    layout = blocked.layout(isa, types.x)
+    problem = ConvProblem.parse(line, in_layout=layout, out_layout=layout, types=types)
     x = Operand(Ref("x"), contiguous(layout, problem.in_shape))
     y = Operand(Ref("y"), contiguous(layout, problem.out_shape))
     shape = next(iter(lanewise.shapes(problem, isa, 1, most=1)))

@@ -135,7 +135,7 @@ def current_sources() -> frozenset[str]:
 
 @functools.cache
 def _sources(solver: Solver) -> str:
-    return stamp(solver.module, moving.__name__, tail_lanes.__name__, launch.__name__)
+    return stamp(*solver.modules, moving.__name__, tail_lanes.__name__, launch.__name__)
 
 
 def effective_threads(problem: ConvProblem) -> int:

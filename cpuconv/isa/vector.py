@@ -49,6 +49,8 @@ _NEAREST = {  # LLVM's intrinsic by architecture and lanes
 class Vector:
     """Emitter of operations on vectors of `lanes` float32 at the builder's position."""
 
+    rounds_to_half = False  # whether results are rounded to float16, so that functions need no more digits
+
     def __init__(self, builder: ir.IRBuilder, lanes: int) -> None:
         self.builder = builder
         self.lanes = lanes
@@ -189,11 +191,16 @@ class Vector:
 
     def maximum(self, a: Any, b: Any) -> Any:
         """The larger of two; b where either is NaN (so put the constant first to propagate NaN)."""
-        return self.builder.select(self.builder.fcmp_ordered(">", a, b), a, b)
+        return self._pick("maximum", ">", a, b)
 
     def minimum(self, a: Any, b: Any) -> Any:
         """The smaller of two; b where either is NaN."""
-        return self.builder.select(self.builder.fcmp_ordered("<", a, b), a, b)
+        return self._pick("minimum", "<", a, b)
+
+    def _pick(self, name: str, comparison: str, a: Any, b: Any) -> Any:
+        if isinstance(a, ir.Constant) and self.builder.module.triple.startswith("aarch64"):
+            return self._intrinsic(name, [a, b])  # one instruction on Arm, NaN where either is NaN
+        return self.builder.select(self.builder.fcmp_ordered(comparison, a, b), a, b)
 
     def absolute(self, a: Any) -> Any:
         """|a|."""

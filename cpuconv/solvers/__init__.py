@@ -55,6 +55,7 @@ TABLE: tuple[Solver, ...] = (
         with_float16_sums,
         (pointwise.SOLVER, direct.SOLVER, row_patches.SOLVER, channels_last.SOLVER, patches.SOLVER),
     ),
+    with_float16_sums(depthwise.SOLVER, across_groups=True),
 )
 BY_NAME: dict[str, Solver] = {solver.name: solver for solver in TABLE}
 

@@ -11,12 +11,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from baselib.data_classes import dataclass
-from cpuconv.elements import F32
+from cpuconv.elements import F16, F32
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.machine import Cost, Machine
 from cpuconv.kernels.binding.steps import Operands, Space, Step
-from cpuconv.kernels.packing.packed_formats import Panels, Widened
+from cpuconv.kernels.packing.packed_formats import Panels, Rounded, Widened
 from cpuconv.kernels.packing.packing import Filters, Packing
+from cpuconv.kernels.products.gemm_halves import BLOCK
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32
 from cpuconv.solvers.shared import blocked, words
@@ -53,6 +54,8 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
         return why
     if (problem.cg, problem.kg) != (1, 1):
         return f"groups are of {problem.cg} input and {problem.kg} output channels, not 1 and 1"
+    if problem.types.sum == F16 and (problem.types.y != F16 or problem.r * problem.s > BLOCK):
+        return f"outputs are {problem.types.y}, not f16, or {problem.r}x{problem.s} taps more than {BLOCK}"
     if not _sums_are_exact(problem):
         return f"sums of {problem.r}x{problem.s} products of {problem.types.x} and {problem.types.w} exceed floats"
     return None
@@ -102,9 +105,11 @@ def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str 
 
 
 def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
-    """[vector][R][S][lanes]: panels of one vector, all channels one group, of floats."""
-    floats = Panels(Filters(isa.lanes, 1, 1, problem.k), 1, problem.r, problem.s, 1, problem.r * problem.s)
-    return floats if problem.types.w == F32 else Widened(floats, problem.types.w)
+    """[vector][R][S][lanes]: panels of one vector, all channels one group, of floats, or of float16 for such sums."""
+    lanes = lanewise.sum_lanes(problem, isa)
+    floats = Panels(Filters(lanes, 1, 1, problem.k), 1, problem.r, problem.s, 1, problem.r * problem.s)
+    form = floats if problem.types.w == F32 else Widened(floats, problem.types.w)
+    return Rounded(form, F16) if problem.types.sum == F16 else form
 
 
 def is_closed(problem: ConvProblem, params: Params, isa: Isa) -> bool:

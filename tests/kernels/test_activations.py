@@ -78,6 +78,21 @@ def test_whole_range(activation):
     assert np.isnan(y[np.isnan(x)]).all()
 
 
+@pytest.mark.parametrize("name", ["silu", "sigmoid", "tanh"])
+def test_results_rounded_to_float16(name):
+    """For every float16: within 1e-4 of the result and a rounding."""
+    x = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    x = np.where(np.isinf(x), np.float16(0), x).reshape(1, 1, 256, 256)
+    y = cpuconv.conv2d(x, np.ones((1, 1, 1, 1), np.float16), activation=name, strategy="heuristic", threads=1)
+    assert y.dtype == np.float16
+    with np.errstate(all="ignore"):
+        expected = activations.apply(x.astype(np.float64), (name,))
+    allowed = (1e-4 + 2.0**-11) * np.abs(expected) + 2.0**-24
+    np.testing.assert_array_equal(np.isnan(y), np.isnan(x))
+    assert (np.abs(y - expected) <= allowed)[~np.isnan(x)].all()
+    assert y[0, 0, 0, 0] == activations.apply(np.zeros(1), (name,))[0]
+
+
 @pytest.mark.parametrize("name", ["silu", "hardswish", "gelu", "gelu_tanh"])
 def test_gates_close(name):
     """What gates its input lets nothing through from the far negative side, and everything from the positive."""

@@ -233,7 +233,11 @@ def restored(
     wanted = _with_threads(
         problem, target, groups=known.groups, in_layout=layouts[0], out_layout=layouts[1], types=types
     )
-    choice = from_record(wanted, target.strategy, target.limits, Record(known, candidate, decided_by)) if same else None
+    choice = (
+        from_record(wanted, target.strategy, limits_of(wanted, target), Record(known, candidate, decided_by))
+        if same
+        else None
+    )
     return LayoutCandidate(wanted, target, seconds, joined, choice)
 
 

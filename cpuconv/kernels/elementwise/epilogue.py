@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from baselib.data_classes import dataclass
-from cpuconv.elements import F32, S8, S32, U8, Element
+from cpuconv.elements import F16, F32, S8, S32, U8, Element
 from cpuconv.isa.typed import I8, load_as_float, store_float, store_int, store_narrow
 from cpuconv.isa.vector import I32, Vector
 from cpuconv.kernels.elementwise.expression import Expression, Operand, apply
@@ -118,7 +118,9 @@ class Epilogue:
         if self.activation is not None:
             name, *scalars = self.activation
             tree = apply(name, tree, *scalars)
-        return tree.emit(Math(vec.builder, vec.lanes), {Operand(at): value for at, value in enumerate(operands)})
+        math = Math(vec.builder, vec.lanes)
+        math.rounds_to_half = self.y == F16
+        return tree.emit(math, {Operand(at): value for at, value in enumerate(operands)})
 
     def store(
         self,

@@ -362,8 +362,8 @@ def as_seen(isa: Isa, product: Product) -> Isa:
     pixels = tuple(max(1, most - 2) for most in isa.pixels) if product.cuts > 1 else isa.pixels
     if product.sum.integer:
         pixels = tuple(min(most, isa.registers - 4) for most in pixels)
-    if product.paired:  # both groups of a pixel, and of a weight vector, are in registers
-        most_pairs = [(isa.registers - 2 * v) // (v + 1) // 2 for v in range(1, len(pixels) + 1)]
+    if product.paired:  # a pair of pixels has its sums and the operands of two steps in registers
+        most_pairs = [(isa.registers - 2) // (2 * v + 2) for v in range(1, len(pixels) + 1)]
         pixels = tuple(min(most, max(1, 2 * pairs)) for most, pairs in zip(pixels, most_pairs, strict=True))
     if product.half_sums:
         isa, pixels = replace(isa, efficiency=_HALF_REACH), _HALF_PIXELS

@@ -140,7 +140,8 @@ def _sum_range(
         return _sum_segments(tile, vec, operands, unroll, begin, end, state)
 
     if BY_NAME[tile.product].half_sums:
-        return gemm_halves.sum_blocks(tile, vec, operands.sums, unroll, first, last, start, block)
+        each = gemm_halves.segments_of_block(vec.builder, unroll)
+        return gemm_halves.sum_blocks(tile, vec, operands.sums, each, first, last, start, block)
     return block(first, last, start)
 
 

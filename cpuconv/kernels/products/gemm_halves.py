@@ -17,6 +17,7 @@ from typing import Any
 from cpuconv.isa.vector import I32, I64, Vector
 from cpuconv.kernels.emit.multiplying import half_vector
 from cpuconv.kernels.emit.product import BY_NAME
+from cpuconv.kernels.products.closed.closed_tile import ClosedTile
 from cpuconv.kernels.products.element_operands import ElementOperands
 from cpuconv.kernels.products.gemm_tile import GemmTile
 from cpuconv.kernels.products.tile_operands import State
@@ -27,7 +28,7 @@ BLOCK = 128  # terms of a sum in float16
 _HALVES = 2  # elements of a 32-bit group, and vectors of output channels of one vector of sums
 
 
-def reserve(tile: GemmTile, vec: Vector, sums: list[Any]) -> Any:
+def reserve(tile: GemmTile | ClosedTile, vec: Vector, sums: list[Any]) -> Any:
     """Reserve memory for the float32 sums of a tile on the stack, and store their initial values."""
     with vec.builder.goto_entry_block():
         memory = vec.builder.alloca(vec.type, tile.sums)
@@ -37,16 +38,24 @@ def reserve(tile: GemmTile, vec: Vector, sums: list[Any]) -> Any:
     return memory
 
 
-def load(tile: GemmTile, vec: Vector, memory: Any) -> list[Any]:
+def load(tile: GemmTile | ClosedTile, vec: Vector, memory: Any) -> list[Any]:
     """Load the float32 sums of a tile."""
     return [vec.builder.load(_place(vec, memory, i)) for i in range(tile.sums)]
 
 
+def segments_of_block(builder: ir.IRBuilder, scalars: Any) -> Any:
+    """Number of segments of `scalars` 32-bit groups in a block, at least one."""
+    if isinstance(scalars, int):
+        return I64(max(1, BLOCK // (_HALVES * scalars)))
+    found = builder.udiv(I64(BLOCK // _HALVES), scalars)
+    return builder.select(builder.icmp_unsigned(">", found, I64(1)), found, I64(1))
+
+
 def sum_blocks(
-    tile: GemmTile,
+    tile: GemmTile | ClosedTile,
     vec: Vector,
     memory: Any,
-    unroll: int,
+    each: Any,
     first: Any,
     last: Any,
     start: State,
@@ -54,7 +63,7 @@ def sum_blocks(
 ) -> State:
     """Emit the loop over blocks of segments first … last-1, at least one; `segments` emits the loop over a block.
 
-    The float32 sums are in `memory`; the states have none.
+    `each`: segments of a block, from `segments_of_block`. The float32 sums are in `memory`; the states have none.
     """
     builder, entry = vec.builder, vec.builder.block
     loop = builder.append_basic_block("halves")
@@ -63,7 +72,7 @@ def sum_blocks(
     begin, w, fetch = (builder.phi(value.type) for value in (first, start.w, start.fetch))
     for phi, value in ((begin, first), (w, start.w), (fetch, start.fetch)):
         phi.add_incoming(value, entry)
-    end = builder.add(begin, I64(max(1, BLOCK // (_HALVES * unroll))))
+    end = builder.add(begin, each)
     end = builder.select(builder.icmp_signed("<", end, last), end, last)
     zeros = [ir.Constant(half_vector(vec), None)] * tile.accumulators
     state = segments(begin, end, State(w, fetch, zeros))
@@ -77,7 +86,7 @@ def sum_blocks(
 
 
 def add_group(
-    tile: GemmTile,
+    tile: GemmTile | ClosedTile,
     vec: Vector,
     elements: ElementOperands | None,
     groups: list[Any],
@@ -98,7 +107,7 @@ def add_group(
             sums[at * count + j] = product.add(vec, factor, weight, sums[at * count + j])
 
 
-def _add_block(tile: GemmTile, vec: Vector, memory: Any, sums: list[Any]) -> None:
+def _add_block(tile: GemmTile | ClosedTile, vec: Vector, memory: Any, sums: list[Any]) -> None:
     """Add float16 sums of a block to the float32 sums in memory."""
     builder, count = vec.builder, divide(tile.used, _HALVES)
     for at, j in itertools.product(range(len(tile.pixels)), range(tile.used)):

@@ -55,8 +55,7 @@ def add_pairs(
     `ahead`: by group, the operands of all pairs that were read with those of earlier groups; read and written.
     """
     product = BY_NAME[tile.product]
-    weights = [product.load(vec, vec.offset(w, (k * tile.v + at) * vec.size)) for at in range(2 * tile.used)]
-    pixels = tile.pixels
+    pixels, operands = tile.pixels, []
     for at, pair in enumerate(_pairs(tile)):
         places = [vec.offset(starts[row], 4 * (col * tile.xs + k)) for row, col in (pixels[i] for i in pair)]
         if k in ahead:
@@ -70,8 +69,10 @@ def add_pairs(
         if product.flips(tile.x):
             flip = ir.Constant(operand.type, [ir.IntType(64)(-0x7F7F7F7F7F7F7F80)] * 2)
             operand = vec.builder.xor(operand, flip)
-        operand = vec.builder.bitcast(operand, vec.int_type)
-        for j, weight in enumerate(weights):
+        operands.append(vec.builder.bitcast(operand, vec.int_type))
+    for j in range(2 * tile.used):
+        weight = product.load(vec, vec.offset(w, (k * tile.v + j) * vec.size))
+        for at, operand in enumerate(operands):
             place = at * 2 * tile.used + j
             sums[place] = product.add(vec, operand, weight, sums[place])
 

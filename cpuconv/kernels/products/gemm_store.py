@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from cpuconv.elements import F32
+from cpuconv.elements import F16, F32
+from cpuconv.isa.typed import load_as_float
 from cpuconv.isa.vector import I64, L2, Vector
 from cpuconv.kernels.elementwise.epilogue import store_first, store_vector
+from cpuconv.kernels.elementwise.halves import HALF_ACTIVATIONS, Half
 from cpuconv.kernels.elementwise.requantize import RequantizeQuads
+from cpuconv.kernels.emit.product import BY_NAME
 from cpuconv.kernels.emit.transpose import first_lanes
 from cpuconv.kernels.products.gemm_tile import GemmTile, Memory
 from cpuconv.runtime.code.llvm import ir
@@ -29,6 +33,9 @@ def store_tile(tile: GemmTile, vec: Vector, memory: Memory, sums: list[Any], y: 
             each = [sums[at * tile.used :][: tile.used] for at in range(start, start + len(pixels))]
             quads.store(each, [vec.offset(y, place) for place in places], residual)
         return
+    if BY_NAME[tile.product].half_sums and tile.y == F16 and tile.has_epilogue and not tile.zeros:
+        _store_halves(tile, vec, memory, sums, y)
+        return
     size = vec.lanes * tile.y.bytes
     # rows that are loaded early; more than one per vector would take the registers of sums
     early = tile.used if tile.has_epilogue and len(epilogue.rows) == 1 else 0
@@ -49,6 +56,35 @@ def store_tile(tile: GemmTile, vec: Vector, memory: Memory, sums: list[Any], y: 
                     epilogue.store(vec, total, loaded[j], target, residual, valid=valid)
                 else:
                     store_vector(vec, tile.y, total, target, valid)
+
+
+def _store_halves(tile: GemmTile, vec: Vector, memory: Memory, sums: list[Any], y: Any) -> None:
+    """`store_tile` of float16 sums: both vectors of a pixel of a block become one of float16, in which some activations
+    are computed. The last vector may be alone.
+    """
+    builder, each = vec.builder, tile.vectors_per_pixel
+    bias, half_activation = vec.pointer(memory.bias), HALF_ACTIVATIONS.get(tile.activation)
+    epilogue = replace(tile.epilogue, activation=None) if half_activation else tile.epilogue
+    for first in range(0, tile.used, each):
+        parts = range(first, min(first + each, tile.used))
+        rows = [epilogue.load(vec, bias, j) for j in parts]
+        halves = Half(builder, vec.lanes * len(parts))
+        valid = vec.lanes * (len(parts) - 1) + tile.valid if tile.valid and parts[-1] == tile.used - 1 else 0
+        block = builder.mul(memory.yvec, I64(first // each))
+        for position, (row, col) in enumerate(tile.pixels):
+            place = builder.add(builder.add(block, builder.mul(memory.yrow, I64(row))), I64(4 * tile.ys * col))
+            target, values = vec.offset(y, place), []
+            for at, j in enumerate(parts):
+                stored = vec.offset(vec.offset(target, memory.residual), vec.lanes * tile.y.bytes * at)
+                residual = load_as_float(vec, tile.y, stored) if tile.residual else None
+                values.append(epilogue.emit(vec, sums[position * tile.used + j], rows[at], residual))
+            joined = vec.shuffle(values[0], values[-1], range(halves.lanes))
+            value = builder.fptrunc(joined, halves.type)
+            if half_activation:
+                value = half_activation(halves, value)
+            if valid:
+                value = builder.select(halves.first_lanes_mask(valid), value, halves.constant(0.0))
+            halves.store(value, target, align=tile.y.bytes)
 
 
 def store_planes(tile: GemmTile, vec: Vector, memory: Memory, sums: list[Any], y: Any) -> None:

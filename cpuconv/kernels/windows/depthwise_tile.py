@@ -12,6 +12,9 @@ and become int32 before their epilogue. The padding of such an input is its zero
 
 With `words`, lanes hold 32-bit groups of narrow elements instead of channels (`group_words.py`): w[i][tap][part][l] are
 the weights of the elements of group i, and sums have the type of the dot-product kind.
+
+With `half_sums` (Arm), a vector has twice as many lanes, and all operands but the bias are float16. Sums start from the
+bias and are rounded at each tap: their error is at most (taps + 1)·2⁻¹¹·(|bias| + Σ|x·w|).
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from baselib.data_classes import dataclass
 from cpuconv.isa.table import current as current_isa
 from cpuconv.isa.typed import load_as_float
 from cpuconv.isa.vector import I64, Vector
+from cpuconv.kernels.elementwise.halves import Half, activated
 from cpuconv.kernels.emit.fold import repeat, repeat_once
 from cpuconv.kernels.emit.loop import loop
 from cpuconv.kernels.windows.edges import Columns, Sums, emit_edge_and_inner
@@ -110,7 +114,7 @@ def lane_strip(
     tiles, high
         Tiles of a row, at least one, and the last output column at which one may start.
     """
-    vec = Vector(builder, tile.lanes)
+    vec = Half(builder, 2 * tile.lanes) if tile.half_sums else Vector(builder, tile.lanes)
     zeros, w, bias = (vec.pointer(address) for address in (zeros, w, bias))
 
     def one(index: Any) -> None:
@@ -172,6 +176,8 @@ def _weights(tile: LaneTile, vec: Vector, w: Any) -> Weight:
 def _load(tile: LaneTile, vec: Vector, memory: _Memory, start: Any, column: int) -> Any:
     """Load a column of the window row at `start`, as float32 or as groups."""
     place = memory.columns.address(start, column)
+    if tile.half_sums:
+        return vec.load(place, align=tile.x.bytes)
     return tile.words.load(vec, place) if tile.words else load_as_float(vec, tile.x, place)
 
 
@@ -182,6 +188,8 @@ def _starts_from_bias(tile: LaneTile) -> bool:
 
 def _initial(tile: LaneTile, vec: Vector, memory: _Memory) -> Any:
     """The value that sums start from."""
+    if isinstance(vec, Half):
+        return vec.rounded(memory.bias)
     if _starts_from_bias(tile):
         return tile.epilogue.load(vec, memory.bias)["bias"]
     return ir.Constant(tile.words.product.sums_type(vec), None) if tile.words else vec.constant(0.0)
@@ -191,6 +199,11 @@ def _store(tile: LaneTile, vec: Vector, memory: _Memory, row: int, col: int, val
     builder = vec.builder
     place = builder.add(builder.mul(memory.yline, I64(row)), I64((tile.ys or vec.size) * col))
     target = vec.offset(memory.y, place)
+    if isinstance(vec, Half):
+        if tile.residual:
+            value = vec.add(value, vec.load(vec.offset(target, memory.residual), align=tile.y.bytes))
+        vec.store(activated(vec, tile.epilogue, value), target, align=tile.y.bytes)
+        return
     total = builder.fptosi(value, vec.int_type) if tile.sum.integer and not tile.words else value
     rows = {"bias": vec.constant(-0.0)} if _starts_from_bias(tile) else tile.epilogue.load(vec, memory.bias)
     tile.epilogue.store(vec, total, rows, target, memory.residual)  # adding -0.0 changes nothing and takes no code

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from baselib.data_classes import dataclass
-from cpuconv.elements import F32, Element
+from cpuconv.elements import F16, F32, Element
 from cpuconv.kernels.elementwise.epilogue import Epilogue
 from cpuconv.kernels.windows.edges import NO_EDGES, Edges
 from cpuconv.kernels.windows.group_words import GroupWords
@@ -39,6 +39,11 @@ class LaneTile:
     def parts(self) -> int:
         """Weight vectors per input vector and tap."""
         return self.words.product.parts if self.words else 1
+
+    @property
+    def half_sums(self) -> bool:
+        """Whether lanes are float16, twice as many as `lanes`: sums, input and output."""
+        return self.sum == F16
 
     @property
     def wide(self) -> int:

@@ -27,7 +27,7 @@ def _with_sums(problem: ConvProblem) -> ConvProblem:
     return replace(problem, types=replace(problem.types, sum=F16))
 
 
-def _why_not(problem: ConvProblem, isa: Isa) -> str | None:
+def _why_not(problem: ConvProblem, isa: Isa, across_groups: bool) -> str | None:
     """Why no float16 sums serve the problem, or None."""
     types = problem.types
     if not types.x == types.w == F16:
@@ -35,13 +35,13 @@ def _why_not(problem: ConvProblem, isa: Isa) -> str | None:
     if product_of(_with_sums(problem).types, isa) is None:
         return "this CPU does not add float16"
     vectors = divide(problem.kg, isa.lanes)
-    if vectors < _VECTORS or problem.groups > 1 and vectors % _VECTORS:
+    if not across_groups and (vectors < _VECTORS or problem.groups > 1 and vectors % _VECTORS):
         return f"{problem.kg} output channels of a group do not fill vectors of float16"
     return None
 
 
-def with_float16_sums(solver: Solver) -> Solver:
-    """Return a solver's counterpart with float16 sums."""
+def with_float16_sums(solver: Solver, *, across_groups: bool = False) -> Solver:
+    """Return a solver's counterpart with float16 sums; `across_groups`: its vectors are of a channel of each group."""
 
     def of_problem(method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
@@ -51,15 +51,15 @@ def with_float16_sums(solver: Solver) -> Solver:
         return given
 
     def applicable(problem: ConvProblem, isa: Isa) -> str | None:
-        return _why_not(problem, isa) or solver.applicable(_with_sums(problem), isa)
+        return _why_not(problem, isa, across_groups) or solver.applicable(_with_sums(problem), isa)
 
-    names = "candidates", "bound", "cost", "layouts", "packing", "bind", "offset"
-    methods: dict[str, Any] = {name: of_problem(getattr(solver, name)) for name in names}
+    names = "candidates", "bound", "cost", "layouts", "packing", "bind", "offset", "is_closed"
+    own = ((name, getattr(solver, name)) for name in names)
+    methods: dict[str, Any] = {name: method and of_problem(method) for name, method in own}
     return replace(
         solver,
         name=f"{solver.name}_f16",
         applicable=applicable,
         accuracy=ACCURACY,
-        is_closed=lambda problem, params, isa: False,
         **methods,
     )

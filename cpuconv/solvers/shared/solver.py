@@ -105,5 +105,10 @@ class Solver:
         """Name of the module that defines it."""
         return self.bind.__module__
 
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Names of the modules that its calls depend on: its own, and that of a solver derived from it."""
+        return tuple(dict.fromkeys((self.module, self.applicable.__module__)))
+
     def __repr__(self) -> str:
         return f"<solver {self.name}>"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from cpuconv.elements import F32, S32
+from cpuconv.elements import F16, F32, S32
 from cpuconv.isa.typed import load_as_float
 from cpuconv.isa.vector import I32, I64, Vector
 from cpuconv.kernels.elementwise.epilogue import quantized, shifted_clamps, store_vector
@@ -106,7 +106,9 @@ def _applied(name: str, vec: Vector, words: dict[str, Any], value: Any) -> Any:
     known: dict[Expression, Any] = dict(
         zip(operands, (value, *(_float(vec, words["slope"]) for _ in operands[1:])), strict=True)
     )
-    return apply(name, *operands).emit(Math(vec.builder, vec.lanes), known)
+    math = Math(vec.builder, vec.lanes)
+    math.rounds_to_half = vec.rounds_to_half
+    return apply(name, *operands).emit(math, known)
 
 
 def _activated(vec: Vector, words: dict[str, Any], values: list[Any]) -> None:
@@ -118,6 +120,7 @@ def _activated(vec: Vector, words: dict[str, Any], values: list[Any]) -> None:
 def store(tile: ClosedTile, vec: Vector, problem: Any, sums: list[Any], y: Any, bias: Any) -> None:
     """Apply the epilogue to the sums of a tile, pixel by pixel and vector by vector, and store them from `y` on."""
     words, builder, size = problem.words, vec.builder, vec.lanes * tile.y.bytes
+    vec.rounds_to_half = tile.y == F16
     values = list(sums)
     places = []
     for row in range(tile.rows):

@@ -15,9 +15,10 @@ from baselib.data_classes import dataclass
 from cpuconv.isa.vector import I64, L1, L2, Vector
 from cpuconv.kernels.emit.product import BY_NAME, JOINED, JOINED_WORDS
 from cpuconv.kernels.emit.transpose import first_lanes
-from cpuconv.kernels.products import gemm_maddubs
+from cpuconv.kernels.products import gemm_halves, gemm_maddubs
 from cpuconv.kernels.products.closed import closed_store
 from cpuconv.kernels.products.closed.closed_tile import COMPLEX, LINES, MATRIX, PLACES, PLANES, ClosedTile
+from cpuconv.kernels.products.tile_operands import State
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.microkernel import MicroKernel
 
@@ -127,6 +128,9 @@ def _columns(tile: ClosedTile, vec: Vector, start: Any, step: Any) -> list[Any]:
 def _scalar(tile: ClosedTile, vec: Vector, problem: Problem, columns: Sequence[list[Any]], now: Sums) -> Sums:
     """Multiply a scalar of the pixels at `columns`, a list per row, by its weights, and add to the sums."""
     product, size, sums = BY_NAME[tile.product], 4 * vec.lanes, list(now.values)
+    if product.half_sums:
+        gemm_halves.add_group(tile, vec, None, columns[0], now.w, 0, sums)
+        return Sums(vec.offset(now.w, tile.vectors * size), now.fetch, sums)
     cuts = 2 if tile.form == COMPLEX else product.cuts
     if tile.planar:
         line = vec.opaque(now.w)
@@ -185,12 +189,30 @@ def _ahead(tile: ClosedTile, vec: Vector, problem: Problem, x: Any, following: A
     return vec.offset(x, builder.add(entry, builder.select(inside, I64(0), further)))
 
 
-def _segments(tile: ClosedTile, vec: Vector, problem: Problem, x: Any, start: Sums, step: Any) -> Sums:
-    """Sum all segments of a tile whose pixels begin at `x`."""
+def _sum(tile: ClosedTile, vec: Vector, problem: Problem, x: Any, start: Sums, step: Any) -> Sums:
+    """Sum all segments of a tile whose pixels begin at `x`; in blocks where sums are float16."""
+    if not BY_NAME[tile.product].half_sums:
+        return _segments(tile, vec, problem, x, start, step, I64(0), problem.segments)
+    memory = gemm_halves.reserve(tile, vec, start.values)
+
+    def block(begin: Any, end: Any, state: State) -> State:
+        found = _segments(tile, vec, problem, x, Sums(state.w, state.fetch, state.sums), step, begin, end)
+        return State(found.w, found.fetch, found.values)
+
+    each = gemm_halves.segments_of_block(vec.builder, problem.words["whole"])
+    first = State(start.w, start.fetch, [])
+    state = gemm_halves.sum_blocks(tile, vec, memory, each, I64(0), problem.segments, first, block)
+    return Sums(state.w, state.fetch, gemm_halves.load(tile, vec, memory))
+
+
+def _segments(
+    tile: ClosedTile, vec: Vector, problem: Problem, x: Any, start: Sums, step: Any, begin: Any, end: Any
+) -> Sums:
+    """Sum segments begin … end-1, at least one, of a tile whose pixels begin at `x`."""
     builder, words = vec.builder, problem.words
     whole = builder.sub(problem.segments, words["tails"])
     apart = problem.kstep if tile.form == LINES else words["scalar"]
-    with _turns(builder, I64(0), problem.segments, start.flat) as (index, now, left):
+    with _turns(builder, begin, end, start.flat) as (index, now, left):
         first = vec.offset(x, builder.load(builder.gep(problem.table, [index])))
         starts = [first, *(vec.offset(first, builder.mul(problem.xrow, I64(row))) for row in range(1, tile.rows))]
         short = builder.icmp_signed(">=", index, whole)
@@ -328,7 +350,7 @@ def closed_strip(
     share = builder.mul(scalars, fetch_step)
     limit = builder.sub(width, I64(tile.cols))
     out = yrow if tile.planar else words["out"]
-    kind = BY_NAME[tile.product].sums_type(vec)
+    kind = vec.type if BY_NAME[tile.product].half_sums else BY_NAME[tile.product].sums_type(vec)
     nothing = [ir.Constant(kind, None)] * (tile.used * tile.cols * tile.rows)
     with _turns(builder, first, last, []) as (index, _, _left):
         start = builder.mul(index, I64(tile.cols))
@@ -339,7 +361,7 @@ def closed_strip(
             passed = builder.urem(builder.add(index, turn), shares)
             fetch = vec.offset(fetch, builder.mul(passed, share))
         now = Sums(vec.pointer(w), fetch, nothing)
-        now = _segments(tile, vec, problem, vec.pointer(builder.add(x, apart)), now, step)
+        now = _sum(tile, vec, problem, vec.pointer(builder.add(x, apart)), now, step)
         y_now = vec.pointer(builder.add(y, builder.mul(start, out)))
         bias_now = builder.add(bias, builder.mul(start, I64(4))) if tile.form == PLANES else bias
         closed_store.store(tile, vec, problem, now.values, y_now, vec.pointer(bias_now))

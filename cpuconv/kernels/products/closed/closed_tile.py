@@ -66,9 +66,19 @@ class ClosedTile:
         return 2 if self.form == COMPLEX else 1
 
     @property
+    def pixels(self) -> list[tuple[int, int]]:
+        """(row, column) of each pixel."""
+        return [(row, col) for row in range(self.rows) for col in range(self.cols)]
+
+    @property
     def sums(self) -> int:
         """Vectors of sums."""
         return self.used * self.cols * self.rows
+
+    @property
+    def accumulators(self) -> int:
+        """Vector registers of sums; two vectors of float16 sums are one."""
+        return self.cols * -(-self.used // 2) if BY_NAME[self.product].half_sums else self.sums
 
     @property
     def vectors(self) -> int:

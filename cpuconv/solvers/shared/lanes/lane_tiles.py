@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cpuconv.elements import F16
 from cpuconv.isa import Isa
 from cpuconv.kernels.windows.group_words import GroupWords
 from cpuconv.problem.problem import ConvProblem
@@ -89,7 +90,7 @@ def kernel_of(problem: ConvProblem, groups: GroupWords | None = None) -> Kernel:
     """The problem without its sizes."""
     geometry = problem.r, problem.s, problem.stride, problem.dilation, problem.effective_kernel
     kernel = Kernel(*geometry, problem.activation is not None)
-    if problem.types == ALL_F32:
+    if problem.types == ALL_F32 or problem.types.sum == F16:
         return kernel
     narrowing = _TO_BYTES if problem.types.sum.integer else _TO_BFLOAT
     if groups:

@@ -45,6 +45,11 @@ _PAGE, _ROWS_IN_SET = 4096, 8  # bytes after which sets of L1 repeat, and rows t
 _BAND_SHARES = (0.5, 0.25)  # of L1 and of L2, for a packed band
 
 
+def sum_lanes(problem: ConvProblem, isa: Isa) -> int:
+    """Output channels of a vector of sums."""
+    return isa.lanes * (F32.bytes // problem.types.sum.bytes)
+
+
 def plane_cycles(problem: ConvProblem, isa: Isa, shape: Shape) -> float:
     """Modelled cycles of one plane of outputs."""
     time = cycles(kernel_of(problem, shape.words), shape.seen(isa), shape._replace(block=0))
@@ -159,7 +164,7 @@ def together(compute: float, traffic: float) -> float:
 def cost(problem: ConvProblem, shape: Shape, machine: Machine) -> Cost:
     """FMA, load and shuffle slots of the tiles, and the traffic of activations."""
     isa = machine.isa
-    compute = problem.n * divide(problem.k, isa.lanes) * plane_cycles(problem, isa, shape)
+    compute = problem.n * divide(problem.k, sum_lanes(problem, isa)) * plane_cycles(problem, isa, shape)
     traffic = _traffic(problem, machine, not shape.block)
     if shape.words:
         return machine.cost(_products(problem, isa, shape), together(compute, traffic), problem.threads)
@@ -174,7 +179,7 @@ def _traffic(problem: ConvProblem, machine: Machine, in_place: bool) -> float:
 
 def _products(problem: ConvProblem, isa: Isa, shape: Shape) -> float:
     """Cycles of all products."""
-    pixels = problem.n * divide(problem.k, isa.lanes) * problem.oh * problem.ow
+    pixels = problem.n * divide(problem.k, sum_lanes(problem, isa)) * problem.oh * problem.ow
     return pixels * shape.products * problem.r * problem.s / shape.seen(isa).fma_rate
 
 
@@ -185,7 +190,7 @@ def bound(problem: ConvProblem, machine: Machine, groups: GroupWords | None = No
         met = _across(problem, problem.ow, True)[0] if problem.ow <= MOST_COLUMNS else 1.0
         compute = min(1.0, met) * _products(problem, isa, Shape(1, 1, False, 0, groups.count, groups))
     else:
-        compute = problem.n * divide(problem.k, isa.lanes) * _ranked(problem, isa, problem.cg, None)[1]
+        compute = problem.n * divide(problem.k, sum_lanes(problem, isa)) * _ranked(problem, isa, problem.cg, None)[1]
     traffic = _traffic(problem, machine, _in_place(problem, isa))
     return machine.seconds(together(compute, traffic), problem.threads)
 
@@ -232,10 +237,11 @@ def step(problem: ConvProblem, shape: Shape, isa: Isa, space: Space, operands: O
     check_tile(own[0] or kernel.rows_in_flight, cols, problem.oh, problem.ow)
     pixel = F32.bytes * lanes
     row_tiles = divide(problem.oh, rows)
-    blocks = divide(problem.k, lanes)
+    blocks = divide(problem.k, sum_lanes(problem, isa))
     planes = problem.n * blocks
-    out_vectors = WORD // types.y.bytes
-    in_vectors = lanes // shape.words.chunk if shape.words else WORD // types.x.bytes
+    narrow = F32.bytes // types.sum.bytes
+    out_vectors = WORD // types.y.bytes // narrow
+    in_vectors = lanes // shape.words.chunk if shape.words else WORD // types.x.bytes // narrow
     by_rows = problem.threads > 1 and now(problem.oh * problem.ow) > problem.k
     by_rows |= in_vectors > 1 or pixels[0] > vector  # vectors that share lines or pages follow each other
     row_blocks = row_tiles
@@ -282,7 +288,7 @@ def step(problem: ConvProblem, shape: Shape, isa: Isa, space: Space, operands: O
         **view_args("x", x.strides),
     }
     pack = RowTile(lanes, BLOCKED) if in_place else row_tile(lanes, x.strides)
-    tile = LanewiseTile(lanes, not in_place, pack, in_vectors, out_vectors, len(epilogue.rows), filled)
+    tile = LanewiseTile(lanes, not in_place, pack, in_vectors, out_vectors, narrow * len(epilogue.rows), filled)
     return Step(lanewise, tile, args, parts_each(problem, planes * row_blocks))
 
 
