@@ -47,13 +47,15 @@ def _tests(*names: str) -> tuple[str, ...]:
 
 
 # A run of minutes: the results of every kernel at its edges, on the CPUs that differ most from those of today.
-_KERNELS = _tests("solvers/solvers", "solvers/lanewise", "solvers/blocked", "api/reorder", "api/conv2d")
+_KERNELS = _tests(
+    "solvers/solvers", "solvers/overlapping", "solvers/lanewise", "solvers/blocked", "api/reorder", "api/conv2d"
+)
 _EDGES = ("edges_of_a_tile", "channels_around_a_block", "epilogue", "not_finite")
 _SAMPLE, _SAMPLE_ON_ARM = 96, 12  # of exhaustive cases that run lowered, and emulated
 _FEW = ("PRelu", "MaxPool", "Softmax")
 _OPERATORS = (  # one or two of each kind of kernel of networks
     *("Add", "PRelu", "Gelu", "Elementwise", "Concat", "Split", "Slice", "Pad", "Transpose", "Gather", "Resize"),
-    *("MaxPool", "AveragePool", "GlobalAveragePool", "InstanceNormalization", "LayerNormalization", "LRN", "Softmax"),
+    *("MaxPool", "AveragePool", "GlobalAveragePool", "VolumeNormalization", "LayerNormalization", "LRN", "Softmax"),
     *("ReduceMean", "MatMul", "Linear", "DepthToSpace", "ScaledDotProductAttention", "GridSample"),
     *("TopK", "ArgMax", "CumSum", "BoundedNonZero", "BoundedNonMaxSuppression"),
 )

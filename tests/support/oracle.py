@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from cpuconv.solvers import TABLE
 from cpuconv.solvers.shared.solver import Solver
 from cpuconv.tuning.checking import ERROR_LIMITS
 from support.guarded import END, START, named, pages, place
-from support.strided import apart
+from support.strided import apart, overlapping
 
 SENTINEL = np.float32(-7.25e33)
 THREADS = min(2, maximum_threads())
@@ -173,10 +173,17 @@ def check(
     return made
 
 
-def check_apart(problem: ConvProblem, candidate: Candidate, seed: int = 0, edge: str = END) -> None:
-    """Run a recipe whose images lie apart, those of input, output and residual each by another distance."""
+def check_apart(problem: ConvProblem, candidate: Candidate, seed: int = 0, edge: str = END, parts: int = 0) -> None:
+    """Run a recipe whose images lie apart, those of input, output and residual each by another distance.
+
+    `parts`: images of the input overlap by all but one of so many parts of the channels.
+    """
     given = operands(problem, seed)
-    x = place(apart(given.x, 7), edge)
+    if parts:
+        x = overlapping(given.x, parts, lambda slices: place(slices, edge))
+        given = replace(given, x=x.copy())
+    else:
+        x = place(apart(given.x, 7), edge)
     residual = None if given.residual is None else place(apart(given.residual, 29), edge)
     y = np.empty(layouts.get(problem.out_layout).shape(*problem.out_shape), np.float32)
     y = place(apart(y, 13, SENTINEL), edge, SENTINEL)

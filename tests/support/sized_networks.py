@@ -129,15 +129,22 @@ NETWORKS = (
     SizedNetwork(
         "volumes",
         _model(
-            """g (float[N,2,D,H,W] x) => (float[N,6,A,B,C] y) {
+            """g (float[N,2,D,H,W] x) => (float[N,16,A,B,C] y) {
                 a = Conv<pads = [1,1,1,1,1,1]>(x, w1)
-                b = Relu(a)
-                c = MaxPool<kernel_shape = [2,2,2], strides = [2,2,2]>(b)
-                y = Conv<pads = [1,1,1,1,1,1]>(c, w2)
+                n = InstanceNormalization<epsilon = 0.01>(a, ones, zeros)
+                b = LeakyRelu(n)
+                c = Conv<pads = [1,1,1,1,1,1], strides = [2,2,2]>(b, w2)
+                m = MaxPool<kernel_shape = [3,3,3], pads = [1,1,1,1,1,1]>(c)
+                u = ConvTranspose<strides = [2,2,2]>(m, w3)
+                e = Concat<axis = 1>(u, b)
+                f = Conv<pads = [0,1,1,0,1,1]>(e, w4)
+                y = Add(f, b)
             }""",
-            {"w1": (6, 2, 3, 3, 3), "w2": (6, 6, 3, 3, 3)},
+            {"w1": (16, 2, 3, 3, 3), "w2": (6, 16, 3, 3, 3), "w3": (6, 6, 2, 2, 2), "w4": (16, 22, 1, 3, 3)},
+            {"ones": np.ones(16, np.float32), "zeros": np.zeros(16, np.float32)},
         ),
         {"x": ((1, 2), 2, (2, 12), (2, 14), (2, 18))},
+        step=2,
     ),
     SizedNetwork(
         "recurrent",

@@ -47,6 +47,13 @@ def apart(array: np.ndarray, gap: int, fill: float = np.nan) -> np.ndarray:
     return rows[:-1, gap:].reshape(array.shape)
 
 
+def overlapping(array: np.ndarray, parts: int, place: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Of `parts` parts of the channels, each image has all but the last in common with the one before, as `place`d."""
+    first = array[0].reshape(parts, -1, *array.shape[2:])
+    slices = place(np.concatenate([first, array[1:, -first.shape[1] :]]))
+    return np.lib.stride_tricks.as_strided(slices, array.shape, slices.strides)
+
+
 # Of arrays of rank 4.
 VIEWS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "dense": np.copy,

@@ -31,6 +31,7 @@ from cpuconv.graph.ops import (
     sampling,
     searching,
     shaping,
+    unfolding,
 )
 from cpuconv.graph.ops.base import Op
 
@@ -48,6 +49,7 @@ FAMILIES: tuple[ModuleType, ...] = (
     joining,
     moving,
     shaping,
+    unfolding,
     indexed,
     indexing,
     searching,

@@ -30,7 +30,7 @@ Reference = Callable[[Node, Arrays], np.ndarray | tuple[np.ndarray, ...]]
 Offers = Callable[[Node, Inputs, Target], list[Offer]]
 Restored = Callable[[Node, Inputs, Target, Mapping[str, Any], bool], Offer | None]
 View = Callable[[Node, Sequence[Any], Sequence[Value]], list[TensorView]]  # of the inputs' places and the output values
-Parts = Callable[[Node, Sequence[Value], TensorView], list[TensorView]]  # of the input values and the output's place
+Parts = Callable[[Node, Inputs, TensorView], list[TensorView]]  # of the input values and the output's place
 
 _MAX_INTEGERS = 1 << 16
 OPERAND_ERRORS = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, MemoryError)  # invalid operands
@@ -69,8 +69,8 @@ class Op:
     view : View or None
         For offers that are views: the places of the outputs in the memory of the first input.
     parts : Parts or None
-        For concatenations: the place of each input in the memory of the output, so that producers can write there.
-        `lower` then copies the other inputs.
+        For concatenations and padding: the place of each input in the memory of the output, so that producers can write
+        there. `lower` then copies the other inputs.
     widened : bool
         Whether the reference gets floating-point inputs as float64; data movement gets them unchanged.
     signature : str

@@ -20,7 +20,13 @@ from cpuconv.graph.ops.base import EXACT, REQUIRED, Arrays, Inputs, Op, axis_in,
 from cpuconv.graph.ops.traits import Int8, Movement, Sign
 from cpuconv.graph.ops.views import blockable, view_offers
 from cpuconv.kernels.binding.steps import Step
-from cpuconv.kernels.binding.tensor_view import DENSE, STRIDED, TensorView, in_words, stored_as
+from cpuconv.kernels.binding.tensor_view import (
+    DENSE,
+    STRIDED,
+    TensorView,
+    in_words,
+    stored_as,
+)
 from cpuconv.kernels.copies.lane_pick import pick_step
 from cpuconv.kernels.copies.moving import move_tensor
 from cpuconv.kernels.copies.padding import Stretches, is_unpadded, padded, padding_steps
@@ -53,6 +59,11 @@ def _infer_concat(node: Node, inputs: Inputs) -> list[Value]:
 def concat(node: Node, arrays: Arrays) -> np.ndarray:
     """Concatenate along an axis."""
     return np.concatenate(arrays, node["axis"])
+
+
+def interleave_images(node: Node, arrays: Arrays) -> np.ndarray:
+    """The first image of each input, then the second ones, and so on."""
+    return np.stack(arrays, 1).reshape(-1, *arrays[0].shape[1:])
 
 
 def _parts(node: Node, size: int, stated: np.ndarray | None) -> list[int]:
@@ -245,6 +256,8 @@ def _cuts(boxes: Callable[[Node, Inputs], list[Box]]) -> dict[str, Any]:
 
 def _concat_boxes(node: Node, inputs: Inputs) -> list[Box]:
     """Box of each input in the output."""
+    if node.op == "InterleaveImages":
+        return [whole(value.shape, 0, Cut(at, value.shape[0], len(inputs))) for at, value in enumerate(inputs)]
     axis = axis_in(node["axis"], len(inputs[0].shape))
     sizes = [value.shape[axis] for value in inputs]
     starts = [end - size for size, end in zip(sizes, accumulate(sizes), strict=True)]
@@ -334,6 +347,16 @@ def _offer_pad(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     ]
 
 
+def _pad_parts(node: Node, inputs: Inputs, output: TensorView) -> list[TensorView]:
+    """Place of the input in the output, if a producer may write there: if images are added around it."""
+    stretches = _stretches(node, inputs)
+    if stretches is None or not all(map(is_unpadded, stretches[1:], output.shape[1:])):
+        return []
+    start, size, source = stretches[0][0]
+    inside = size == inputs[0].shape[0] and source == Cut(0, size)
+    return [cut(output, whole(inputs[0].shape, 0, Cut(start, size)))] if inside else []
+
+
 def _lower_pad(call: Call) -> list[Step]:
     stretches, constant = _stretches(call.node, call.inputs), known(call.inputs, 2)
     assert stretches is not None
@@ -352,7 +375,7 @@ def _lower_tile(call: Call) -> list[Step]:
 
 _LAID: dict[str, Any] = {"offers": _offer_concat, "lower": _lower_concat, "parts": _concat_parts}
 _LAID |= {"signature": "x: any, others*: =x -> y: =x", "joins": True, "int8": Int8.MOVED, "sign": Sign.KEPT}
-_PADDED: dict[str, Any] = {"offers": _offer_pad, "lower": _lower_pad}
+_PADDED: dict[str, Any] = {"offers": _offer_pad, "lower": _lower_pad, "parts": _pad_parts}
 _PADDED["signature"] = "x: any, pads: known, value?: known, axes?: known -> y: =x"
 _TILED: dict[str, Any] = {"offers": _offer_tile, "lower": _lower_tile}
 _TILED |= {"signature": "x: any, repeats: known -> y: =x", "int8": Int8.MOVED}
@@ -362,6 +385,7 @@ _SLICED = {**_cuts(_slice_boxes), "movement": Movement.PART, "int8": Int8.MOVED,
 
 OPS = (
     Op("Concat", _infer_concat, concat, {"axis": REQUIRED}, widened=False, **_LAID, follows_sizes=True),
+    Op("InterleaveImages", _infer_concat, interleave_images, {"axis": 0}, widened=False, **_LAID, own=True),
     Op("Split", _infer_split, split, _SPLIT, parameters=(1,), widened=False, **_PARTS),
     Op("Slice", _infer_slice, slice_, parameters=(1, 2, 3, 4), widened=False, **_SLICED, follows_sizes=True),
     Op("Pad", _infer_pad, pad, {"mode": "constant"}, parameters=(1, 3), **EXACT, **_PADDED),

@@ -5,6 +5,7 @@ Source: ONNX operators of these names, as at inference.
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -26,14 +27,15 @@ from cpuconv.graph.ops.base import (
     given,
     like_first,
 )
-from cpuconv.graph.ops.planes import blocked_offer, blocked_size, is_image, lower_rowwise, rowwise_offers
+from cpuconv.graph.ops.planes import is_image, lower_rowwise, rowwise_offers, stored
 from cpuconv.graph.ops.quantised_variants import quantised_variant
 from cpuconv.graph.ops.traits import Int8, Sign
 from cpuconv.kernels.axis.lines import Axes
 from cpuconv.kernels.binding.steps import Step
-from cpuconv.kernels.binding.tensor_view import BLOCKED, DENSE, FLOAT32
-from cpuconv.kernels.channels.instance_norm import normalise_step
+from cpuconv.kernels.binding.tensor_view import BLOCKED, DENSE, FLOAT32, blocked_shape, stored_as, unrounded
+from cpuconv.kernels.channels.instance_norm import normalise_steps
 from cpuconv.kernels.channels.local_response_norm import norm_step
+from cpuconv.problem import activation as activations
 
 
 def _per_channel(vector: np.ndarray, rank: int) -> np.ndarray:
@@ -60,6 +62,18 @@ def instance_normalization(node: Node, arrays: Arrays) -> np.ndarray:
     x = arrays[0]
     scale, bias = (_per_channel(vector, x.ndim) for vector in arrays[1:])
     return _standard(x, tuple(range(2, x.ndim)), node["epsilon"])[0] * scale + bias
+
+
+def volume_normalization(node: Node, arrays: Arrays) -> np.ndarray:
+    """Compute activation(instance normalisation + residual) of volumes, whose depth slices are the images of x.
+
+    Image i is a slice of volume i modulo `volumes`. The residual is the optional fourth input.
+    """
+    x, scale, bias, residual = *arrays[:3], given(arrays, 3)
+    slices = x.reshape(-1, node["volumes"], *x.shape[1:])
+    y = _standard(slices, (0, *range(3, slices.ndim)), node["epsilon"])[0].reshape(x.shape)
+    y = y * _per_channel(scale, x.ndim) + _per_channel(bias, x.ndim)
+    return activations.apply(y if residual is None else y + residual, node["activation"])
 
 
 def group_normalization(node: Node, arrays: Arrays) -> np.ndarray:
@@ -190,24 +204,37 @@ def _lower_layer(call: Call) -> list[Step]:
 
 
 def _offers_instance(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
-    """Offer in plain layout, one row per plane; or in channel blocks, with constant scale and bias."""
-    x, *vectors = inputs
-    made = rowwise_offers(node, inputs, _STANDARD_OPERATIONS, target) if len(x.shape) > 2 else []
-    if is_image(x) and all(vector.array is not None for vector in vectors) and node["epsilon"] > 0:
-        made += blocked_offer(node, x, x, target, 6 * blocked_size(x, target))
-    return made
+    """Offer in plain layout, one row per plane; or in channel blocks."""
+    made = rowwise_offers(node, inputs, _STANDARD_OPERATIONS, target) if len(inputs[0].shape) > 2 else []
+    return made + _offers_volume(node, inputs, target)
+
+
+def _offers_volume(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+    """Offer in channel blocks, with constant scale and bias; the residual has the form of the output."""
+    x, *vectors = inputs[:3]
+    if not is_image(x) or any(vector.array is None for vector in vectors) or node["epsilon"] <= 0:
+        return []
+    offers = []
+    for read, written in itertools.product(target.blocks(), repeat=2):
+        sizes = [math.prod(blocked_shape(x.shape, target.block(stored_as(f, FLOAT32)))) for f in (read, written)]
+        if sizes[1] <= sizes[0]:
+            seconds = target.moving(2 * sizes[0] * stored(read) + sizes[1] * stored(written))
+            seconds = max(seconds, target.computing(_STANDARD_OPERATIONS * sizes[0]))
+            offers.append(Offer((read, "", "", *[written] * len(inputs[3:])), (written,), seconds))
+    return offers
 
 
 def _lower_instance(call: Call) -> list[Step]:
-    x, y, scale, bias = call.x, call.y, *call.inputs[1:]
+    x, y, scale, bias = call.x, call.y, *call.inputs[1:3]
     assert scale is not None and bias is not None
-    epsilon = call.node["epsilon"]
-    if call.offer.outputs == (BLOCKED,):
+    node = call.node
+    if unrounded(call.offer.outputs[0]) == BLOCKED:
         assert scale.array is not None and bias.array is not None
-        parts = call.target.parts(x.size + y.size)
-        return [normalise_step(call.target.isa, x, y, scale.array, bias.array, epsilon, parts)]
+        ending = node.attributes.get("volumes", 0), call.given(3), node.attributes.get("activation")
+        affine = scale.array, bias.array
+        return normalise_steps(call.target, call.space, x, y, affine, node["epsilon"], *ending)
     axes = Axes(2, len(y.shape))
-    return lower_rowwise(call, axes, y, (scale, bias), channels=y.shape[1], epsilon=epsilon)
+    return lower_rowwise(call, axes, y, (scale, bias), channels=y.shape[1], epsilon=node["epsilon"])
 
 
 def _offers_lrn(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
@@ -249,6 +276,15 @@ OPS = (
         {"epsilon": 1e-5},
         **_BY_PLANES,
         signature=_CHANNELS,
+    ),
+    Op(
+        "VolumeNormalization",
+        lambda node, inputs: _infer_channels(node, inputs[:3]),
+        volume_normalization,
+        {"epsilon": 1e-5, "volumes": 1, "activation": None},
+        **{**_BY_PLANES, "offers": _offers_volume},
+        signature=_CHANNELS.replace(" ->", ", added?: float32 (N C P...) ->"),
+        own=True,
     ),
     Op("GroupNormalization", _infer_groups, group_normalization, _GROUPS),
     _NORMALISED,

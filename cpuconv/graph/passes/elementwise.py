@@ -170,5 +170,5 @@ run = Pass(
     "elementwise",
     __doc__,
     (dict.fromkeys(FORMS.keys() - QUANTISATION - COMPARISONS.keys(), _separate), _merge),
-    needs=("quantised", "views", "volumes"),
+    needs=("epilogues", "quantised", "views", "volumes"),
 )

@@ -29,6 +29,7 @@ import numpy as np
 from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.ops.base import Inputs, given
 from cpuconv.graph.ops.convolution import window_of_transpose
+from cpuconv.graph.passes import volumes
 from cpuconv.graph.passes.rewriting import Maker, Pass, Rewrite, constant, operand
 from cpuconv.graph.passes.scaled import dequantised
 from cpuconv.kernels.packing.phases import Axis, phases
@@ -141,4 +142,10 @@ def _shuffle(
 
 
 # The weights of a ConvTranspose take the operators behind it, before pixels are rearranged.
-run = Pass("transposed", __doc__, ({"ConvTranspose": rule},), needs=("weights",), undoes=("views",))
+run = Pass(
+    "transposed",
+    __doc__,
+    ({"ConvTranspose": volumes.transposed}, {"ConvTranspose": rule}),
+    needs=("weights",),
+    undoes=("views",),
+)

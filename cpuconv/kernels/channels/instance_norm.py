@@ -1,6 +1,8 @@
-"""Instance normalisation of blocked tensors, by mean and variance of each channel plane, in three passes over it.
+"""Instance normalisation of blocked tensors, by mean and variance of each channel of an image or a volume.
 
-Units of work are (image, channel block).
+Units of work are (image, vector of channels). An image is normalised by its own mean and variance, in three passes over
+it. A volume is several images, its depth slices: a first call computes the moments of every image, a second one merges
+those of a volume (Chan et al., "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979).
 """
 
 from __future__ import annotations
@@ -9,99 +11,241 @@ from typing import Any
 
 import numpy as np
 
-from cpuconv.isa import Isa
+from baselib.data_classes import dataclass
+from cpuconv.elements import F32, Element
+from cpuconv.isa.typed import load_as_float, store_float
+from cpuconv.isa.vector import F32 as FLOAT
 from cpuconv.isa.vector import I64
-from cpuconv.kernels.binding.steps import Args, MicroRef, Step
+from cpuconv.kernels.binding.processor import Processor
+from cpuconv.kernels.binding.steps import Args, MicroRef, Space, Step
 from cpuconv.kernels.binding.tensor_view import TensorView
+from cpuconv.kernels.elementwise.expression import Expression, Operand, apply
 from cpuconv.kernels.elementwise.functions import Math
 from cpuconv.kernels.emit.fold import repeat
-from cpuconv.kernels.windows.planes import PlaneTile
 from cpuconv.kernels.windows.spatial import Rectangle, plane_shape
+from cpuconv.problem import activation as activations
+from cpuconv.problem.activation import Activation
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 
 
-@MicroKernel
-def normalise_plane(
-    tile: PlaneTile, builder: ir.IRBuilder, x: Any, rows: Any, taps: Any, y: Any, numbers: Any, scale: Any
-) -> None:
-    """y = (x - mean) / sqrt(variance + epsilon) * scale + bias, over `rows` x `taps` pixels.
+@dataclass(frozen=True)
+class NormTile:
+    """Element types of input and output, what is added to the normalised elements, and whether units are volumes."""
 
-    Parameters
-    ----------
-    numbers
-        Address of two float32: 1 / number of pixels, and epsilon.
-    scale
-        Address of a vector of scales and one of biases.
-    """
-    vec = Math(builder, tile.lanes)
-    numbers, scale = vec.pointer(numbers), vec.pointer(scale)
-    each, epsilon = vec.broadcast(numbers), vec.broadcast(vec.offset(numbers, 4))
-    plane = Rectangle(x, builder.mul(taps, I64(vec.size)), rows, I64(vec.size), taps)
-    mean = vec.mul(plane.fold(vec, "sum"), each)
+    lanes: int
+    x: Element = F32
+    y: Element = F32
+    volumes: bool = False
+    residual: bool = False
+    activation: Activation | None = None
+
+    @property
+    def pixel(self) -> int:
+        """Bytes from a pixel of a channel block to the next."""
+        return F32.bytes * self.lanes
+
+
+def _float(builder: ir.IRBuilder, number: Any) -> Any:
+    return builder.sitofp(number, FLOAT)
+
+
+def _moments(tile: NormTile, vec: Math, x: Any, rows: Any, taps: Any) -> tuple[Any, Any]:
+    """Emit the mean of `rows` x `taps` pixels, and the sum of their squared distances from it."""
+    builder = vec.builder
+    plane = Rectangle(x, builder.mul(taps, I64(tile.pixel)), rows, I64(tile.pixel), taps, tile.x)
+    count = _float(builder, builder.mul(rows, taps))
+    mean = vec.mul(plane.fold(vec, "sum"), vec.splat(builder.fdiv(FLOAT(1), count)))
 
     def squared(value: Any) -> Any:
         distance = vec.sub(value, mean)
         return vec.mul(distance, distance)
 
-    deviation = vec.square_root(vec.fma(plane.fold(vec, "sum", squared), each, epsilon))
+    return mean, plane.fold(vec, "sum", squared)
+
+
+@MicroKernel
+def image_moments(tile: NormTile, builder: ir.IRBuilder, x: Any, rows: Any, taps: Any, moments: Any) -> None:
+    """Store the mean of `rows` x `taps` pixels, and the sum of their squared distances from it, as two vectors."""
+    vec = Math(builder, tile.lanes)
+    for at, value in enumerate(_moments(tile, vec, x, rows, taps)):
+        vec.store(value, vec.offset(vec.pointer(moments), at * vec.size))
+
+
+def _merged(vec: Math, pixels: Any, moments: Any, images: Any, step: Any) -> tuple[Any, Any]:
+    """Emit the moments of `images` of `pixels` each from those at `moments`, `step` bytes apart."""
+    builder = vec.builder
+
+    def at(index: Any, number: int) -> Any:
+        return vec.load(vec.offset(vec.pointer(builder.add(moments, builder.mul(index, step))), number * vec.size))
+
+    zero = vec.constant(0.0)
+    (total,) = repeat(vec, I64(0), images, [zero], lambda index, sums: [vec.add(sums[0], at(index, 0))])
+    mean = vec.div(total, vec.splat(_float(builder, images)))
+
+    def squared(index: Any, sums: list[Any]) -> list[Any]:
+        distance = vec.sub(at(index, 0), mean)
+        return [vec.fma(distance, distance, sums[0]), vec.add(sums[1], at(index, 1))]
+
+    between, within = repeat(vec, I64(0), images, [zero, zero], squared)
+    return mean, vec.fma(between, vec.splat(_float(builder, pixels)), within)
+
+
+@MicroKernel
+def normalise_image(
+    tile: NormTile,
+    builder: ir.IRBuilder,
+    x: Any,
+    rows: Any,
+    taps: Any,
+    y: Any,
+    added: Any,
+    moments: Any,
+    images: Any,
+    step: Any,
+    epsilon: Any,
+    scale: Any,
+) -> None:
+    """y = activation((x - mean) / sqrt(variance + epsilon) * scale + bias + added), over `rows` x `taps` pixels.
+
+    Parameters
+    ----------
+    added
+        Address of the residual.
+    moments, images, step
+        Of volumes: address of the moments of the first image, number of images, and bytes between moments.
+    epsilon
+        Address of a float32.
+    scale
+        Address of three vectors: scales, biases, and 1 for each channel, 0 for other lanes.
+    """
+    vec = Math(builder, tile.lanes)
+    pixels, scale = builder.mul(rows, taps), vec.pointer(scale)
+    if tile.volumes:
+        mean, squares = _merged(vec, pixels, moments, images, step)
+        count = builder.mul(pixels, images)
+    else:
+        (mean, squares), count = _moments(tile, vec, x, rows, taps), pixels
+    variance = vec.div(squares, vec.splat(_float(builder, count)))
+    deviation = vec.square_root(vec.add(variance, vec.broadcast(vec.pointer(epsilon))))
     factor = vec.div(vec.load(scale), deviation)
-    bias = vec.load(vec.offset(scale, vec.size))
+    bias, channels = (vec.load(vec.offset(scale, number * vec.size)) for number in (1, 2))
+    tree = apply("add", Operand(0), Operand(1)) if tile.residual else Operand(0)
+    if tile.activation is not None:
+        tree = apply(tile.activation[0], tree, *tile.activation[1:])
+    zeroed = tile.activation is not None and activations.apply(np.zeros(1), tile.activation).any()
 
     def pixel(index: Any, values: list[Any]) -> list[Any]:
-        at = builder.mul(index, I64(vec.size))
-        value = vec.sub(vec.load(vec.offset(vec.pointer(x), at)), mean)
-        vec.store(vec.fma(value, factor, bias), vec.offset(vec.pointer(y), at))
+        def at(address: Any) -> Any:
+            return vec.pointer(builder.add(address, builder.mul(index, I64(tile.pixel))))
+
+        value = vec.fma(vec.sub(load_as_float(vec, tile.x, at(x)), mean), factor, bias)
+        operands: dict[Expression, Any] = {Operand(0): value}
+        if tile.residual:
+            operands[Operand(1)] = load_as_float(vec, tile.y, at(added))
+        value = tree.emit(vec, operands)
+        store_float(vec, tile.y, vec.mul(value, channels) if zeroed else value, at(y))
         return []
 
-    repeat(vec, I64(0), builder.mul(rows, taps), [], pixel)
+    repeat(vec, I64(0), pixels, [], pixel)
 
 
-_call_plane = normalise_plane.caller()
+_call_moments, _call_image = image_moments.caller(), normalise_image.caller()
 
 
-@kernel("plane x y numbers scales units rows taps blocks x_image x_block y_image y_block")
-def normalise(tile, worker, before, part, parts, args):
-    """Normalise each plane of x to y."""
+@kernel("image x moments units rows taps vectors wide half x_image x_block")
+def measure(tile, worker, before, part, parts, args):
+    """Compute the moments of each channel of each image."""
     for unit in range(args.units * part // parts, args.units * (part + 1) // parts):
-        image = unit // args.blocks
-        block = unit - image * args.blocks
-        x = args.x + image * args.x_image + block * args.x_block
-        y = args.y + image * args.y_image + block * args.y_block
-        _call_plane(
-            args.plane,
+        image = unit // args.vectors
+        vector = unit - image * args.vectors
+        x = args.x + image * args.x_image + vector // args.wide * args.x_block + vector % args.wide * args.half
+        _call_moments(args.image, x=x, rows=args.rows, taps=args.taps, moments=args.moments + unit * 8 * tile.lanes)
+
+
+@kernel(
+    "image x y added moments epsilon scales units rows taps vectors volumes images"
+    " wide half x_image x_block y_wide y_half y_image y_block added_image added_block"
+)
+def normalise(tile, worker, before, part, parts, args):
+    """Normalise each channel of each image."""
+    for unit in range(args.units * part // parts, args.units * (part + 1) // parts):
+        image = unit // args.vectors
+        vector = unit - image * args.vectors
+        block = vector // args.y_wide
+        start = vector % args.y_wide * args.y_half
+        x = args.x + image * args.x_image + vector // args.wide * args.x_block + vector % args.wide * args.half
+        _call_image(
+            args.image,
             x=x,
             rows=args.rows,
             taps=args.taps,
-            y=y,
-            numbers=args.numbers,
-            scale=args.scales + block * 8 * tile.lanes,
+            y=args.y + image * args.y_image + block * args.y_block + start,
+            added=args.added + image * args.added_image + block * args.added_block + start,
+            moments=args.moments + (image % args.volumes * args.vectors + vector) * 8 * tile.lanes,
+            images=args.images,
+            step=args.volumes * args.vectors * 8 * tile.lanes,
+            epsilon=args.epsilon,
+            scale=args.scales + vector * 12 * tile.lanes,
         )
 
 
-def normalise_step(
-    isa: Isa, x: TensorView, y: TensorView, scale: np.ndarray, bias: np.ndarray, epsilon: float, parts: int
-) -> Step:
-    """Make the call that normalises each plane of the blocked `x` to `y`, with a scale and a bias per channel."""
-    n, blocks, h, w, lanes = x.physical
-    scales = np.zeros((2, blocks * lanes), np.float32)
-    scales[:, : x.shape[1]] = scale, bias
+def normalise_steps(
+    processor: Processor,
+    space: Space,
+    x: TensorView,
+    y: TensorView,
+    affine: tuple[np.ndarray, np.ndarray],
+    epsilon: float,
+    volumes: int = 0,
+    residual: TensorView | None = None,
+    activation: Activation | None = None,
+) -> list[Step]:
+    """Make the calls that normalise the blocked `x` to `y`, with scale and bias per channel, and an epilogue.
+
+    `volumes`: number of volumes, whose depth slices are the images, the first slices of all volumes first; 0: images
+    are normalised by themselves. `x` has at least as many vectors of channels as `y`; the residual has the form of `y`.
+    """
+    lanes = processor.isa.lanes
+    n, blocks, h, w, _ = y.physical
+    wide, y_wide = x.block // lanes, y.block // lanes
+    vectors = blocks * y_wide
+    scales = np.zeros((3, vectors * lanes), np.float32)
+    scales[:2, : x.shape[1]], scales[2, : x.shape[1]] = affine, 1
     rows, taps = plane_shape(h, w)
-    tile = PlaneTile(isa.lanes)
-    args: Args = {
-        "plane": MicroRef(normalise_plane, tile),
+    tile = NormTile(lanes, x.element, y.element, volumes > 0, residual is not None, activation)
+    added = y if residual is None else residual
+    read: Args = {
         "x": x.ref,
-        "y": y.ref,
-        "numbers": np.array([1 / (h * w), epsilon], np.float32),
-        "scales": np.ascontiguousarray(scales.reshape(2, blocks, lanes).swapaxes(0, 1)),
-        "units": n * blocks,
+        "units": n * vectors,
         "rows": rows,
         "taps": taps,
-        "blocks": blocks,
+        "vectors": vectors,
+        "wide": wide,
+        "half": lanes * x.element.bytes,
         "x_image": x.strides[0],
         "x_block": x.strides[1],
+        "moments": space.reserve(n * vectors * 2 * tile.pixel) if volumes else 0,
+    }
+    written: Args = {
+        "image": MicroRef(normalise_image, tile),
+        "y": y.ref,
+        "added": added.ref,
+        "epsilon": np.array([epsilon], np.float32),
+        "scales": np.ascontiguousarray(scales.reshape(3, vectors, lanes).swapaxes(0, 1)),
+        "volumes": max(1, volumes),
+        "images": n // max(1, volumes),
+        "y_wide": y_wide,
+        "y_half": lanes * y.element.bytes,
         "y_image": y.strides[0],
         "y_block": y.strides[1],
+        "added_image": added.strides[0],
+        "added_block": added.strides[1],
     }
-    return Step(normalise, tile, args, parts)
+    parts = processor.parts(x.size + y.size)
+    steps = [Step(normalise, tile, {**read, **written}, parts)]
+    if volumes:
+        first = NormTile(lanes, x.element)
+        steps.insert(0, Step(measure, first, {**read, "image": MicroRef(image_moments, first)}, parts))
+    return steps

@@ -77,11 +77,16 @@ def padding_steps(
     stretches: Sequence[Stretches],
     value: float,
 ) -> list[Step]:
-    """Make one copy per combination of stretches of all axes, and one fill per stretch without a source."""
-    steps = []
+    """Make one copy per combination of stretches of all axes, and one fill per stretch without a source.
+
+    What was written into the padded tensor is not copied.
+    """
+    steps: list[Step] = []
     for choice in product(*([each for each in axis if each.source] for axis in stretches)):
         source = cut(x, [each.source for each in choice if each.source])
-        steps += move_tensor(processor, space, source, cut(y, [Cut(*each[:2]) for each in choice]))
+        part = cut(y, [Cut(*each[:2]) for each in choice])
+        if (source.ref, source.strides) != (part.ref, part.strides):
+            steps += move_tensor(processor, space, source, part)
     done: list[Cut] = []  # ranges of the previous axes that are not filled with the constant
     for at, axis in enumerate(stretches):
         for each in axis:

@@ -4,9 +4,11 @@ This is the driver of Winograd and FFT. A table lists the tiles of an output pla
 transforms stay in L2. For each block, all channels of its tiles are transformed. Then, for each chunk of output
 channels, the GEMMs of all planes are computed and transformed back. A plane is one real component of the transform. A
 GEMM reduces one plane over channels, or a pair of planes that are the real and imaginary parts of complex numbers.
-Single planes come first, then pairs. The pixels of a tile are row_step and column_step apart, which makes a dilated
-convolution a dense one. The transforms and the GEMM are micro-kernels, passed by address; the arguments of the
-transforms are those of `forward` and `backward` below.
+Single planes come first, then pairs. Images may overlap: each has all but the first channels of the one before it, as
+depth slices of a window have. Then tiles of one place of successive images are adjacent, a block transforms each vector
+of channels once, and GEMMs read overlapping tiles. The pixels of a tile are row_step and column_step apart, which makes
+a dilated convolution a dense one. The transforms and the GEMM are micro-kernels, passed by address; the arguments of
+the transforms are those of `forward` and `backward` below.
 """
 
 from __future__ import annotations
@@ -40,6 +42,8 @@ class TiledTile:
         Vectors that this transform stores, including the zeros that pad its block.
     parts : int
         Components that the forward transform stores for one: bfloat16 parts of it, which AMX multiplies; 1: itself.
+    overlapping : bool
+        Tiles are in the order (place, image), of overlapping images.
     """
 
     lanes: int
@@ -50,6 +54,7 @@ class TiledTile:
     tailed: bool = False
     last_vectors: int = 1
     parts: int = 1
+    overlapping: bool = False
 
 
 def forward(tile: Any, builder: Any, x: Any, line: Any, pixel: Any, v: Any, plane: Any, scratch: Any) -> None:
@@ -110,12 +115,13 @@ def _forward(tile, args, x, piece, first, count, v, worker):
     """Transform tiles first … first+count-1: all input channels of the group that starts with vector `piece` at x."""
     pixel = 4 * tile.lanes
     scratch = args.scratch + worker * args.scratch_step
-    image = first // args.tiles
-    place = first - image * args.tiles
-    for index in range(count):
+    outer = first // args.inner
+    inner = first - outer * args.inner
+    for index in range(min(count + args.halo, args.total - first)):
+        image, place = (inner, outer) if tile.overlapping else (outer, inner)
         row = word(tile, args.places, 4 * place) - args.pad_top
         column = word(tile, args.places, 4 * place + 1) - args.pad_left
-        inner = (
+        inside = (
             row >= 0
             and column >= 0
             and row + args.reach_rows <= args.in_height
@@ -125,7 +131,7 @@ def _forward(tile, args, x, piece, first, count, v, worker):
             source = x + image * args.x_image + (piece + block) // tile.x_vectors * args.x_cb
             line = args.row_step * args.x_h
             step = args.column_step * pixel
-            if inner:
+            if inside:
                 source += row * args.x_h + column * pixel
             else:
                 source = _patch(tile, args, source, row, column, worker)
@@ -133,14 +139,14 @@ def _forward(tile, args, x, piece, first, count, v, worker):
                 step = pixel
             if tile.x_vectors > 1:
                 source += (piece + block) % tile.x_vectors * (pixel // tile.x_vectors)
-            target = v + (block * args.most + index) * pixel
+            target = v + (block * args.held + index) * pixel
             if tile.parts > 1:  # two vectors of parts are a pixel
-                target = v + (block // 2 * args.most + index) * pixel + block % 2 * (pixel // 2)
+                target = v + (block // 2 * args.held + index) * pixel + block % 2 * (pixel // 2)
             _call_forward(args.forward, x=source, line=line, pixel=step, v=target, plane=args.v_plane, scratch=scratch)
-        place += 1
-        if place == args.tiles:
-            place = 0
-            image += 1
+        inner += 1
+        if inner == args.inner:
+            inner = 0
+            outer += 1
 
 
 @inline
@@ -213,25 +219,32 @@ def _backward(tile, args, group, first, count, m, panel, next_panel, worker):
     line = args.row_step * args.y_line
     step = args.column_step * pixel
     distance = args.residual - args.y
-    first_image = first // args.tiles
+    first_outer = first // args.inner
     first_vector = min(panel * args.tile_vectors, args.vectors - args.tile_vectors)
     for vector in range(first_vector, min(next_panel * args.tile_vectors, args.vectors)):
         number = group * args.vectors + vector
         bias = args.bias + number * (tile.rows * pixel)
-        plane = args.y + first_image * args.y_image + number // tile.y_vectors * args.y_vector
+        plane = args.y + number // tile.y_vectors * args.y_vector
         if tile.tailed:
             plane += number % tile.y_vectors * (pixel // tile.y_vectors)
         last = tile.tailed and vector == args.vectors - 1
         stored = tile.last_vectors if last else 1
-        place = first - first_image * args.tiles
+        outer, inner = first_outer, first - first_outer * args.inner
         for index in range(count):
+            image, place = (inner, outer) if tile.overlapping else (outer, inner)
+            inner += 1
+            if inner == args.inner:
+                inner = 0
+                outer += 1
+            if tile.overlapping and image >= args.images:
+                continue
             source = m + ((vector - first_vector) * args.most + index) * pixel
             rows = word(tile, args.places, 4 * place + 2)
             columns = word(tile, args.places, 4 * place + 3)
-            y = plane + word(tile, args.places, 4 * place) * args.y_line
+            y = plane + image * args.y_image + word(tile, args.places, 4 * place) * args.y_line
             y += word(tile, args.places, 4 * place + 1) * pixel
+            backward = args.backward_last if last else args.backward
             if rows == args.tile_height and columns == args.tile_width:
-                backward = args.backward_last if last else args.backward
                 _call_backward(
                     backward,
                     m=source,
@@ -246,8 +259,6 @@ def _backward(tile, args, group, first, count, m, panel, next_panel, worker):
             else:
                 if distance != 0:
                     _copy_pixels(tile, y + distance, line, step, patch_residual, patch_line, pixel, rows, columns, 1)
-                apart = patch_residual - patch
-                backward = args.backward_last if last else args.backward
                 _call_backward(
                     backward,
                     m=source,
@@ -256,28 +267,25 @@ def _backward(tile, args, group, first, count, m, panel, next_panel, worker):
                     line=patch_line,
                     pixel=pixel,
                     bias=bias,
-                    residual=apart,
+                    residual=patch_residual - patch,
                     scratch=scratch,
                 )
                 _copy_pixels(tile, patch, patch_line, pixel, y, line, step, rows, columns, stored)
-            place += 1
-            if place == args.tiles:
-                place = 0
-                plane += args.y_image
 
 
 @kernel(
-    "gemm pair_gemm tile_vectors tile_columns forward backward x y w bias residual table segments panel_bytes panels "
-    "vectors planes singles chunk chunks places tiles groups total blocks most tile_height tile_width in_tile_height "
-    "in_tile_width row_step column_step reach_rows reach_columns in_height in_width pad_top pad_left channel_blocks "
-    "x_image x_cb x_h y_image y_vector y_line v v_step v_plane m m_step m_plane patch patch_step scratch scratch_step "
-    "fill backward_last fetch_step shares tails configuration"
+    "gemm pair_gemm tile_vectors tile_columns forward backward x y w bias residual table segments panel_bytes "
+    "panels vectors planes singles chunk chunks places inner images halo groups total blocks most held tile_height "
+    "tile_width in_tile_height in_tile_width row_step column_step reach_rows reach_columns in_height in_width "
+    "pad_top pad_left channel_blocks x_image x_cb x_h y_image y_vector y_line v v_step v_plane m m_step m_plane "
+    "patch patch_step scratch scratch_step fill backward_last fetch_step shares tails configuration"
 )
 def tiled(tile, worker, before, part, parts, args):
     """y = epilogue(convolution of x and w) for blocked x and y; see the module.
 
-    `places` has a row, a column, rows and columns for each of the `tiles` of an output plane; `total` is the number of
-    tiles of all images, cut into `blocks` blocks for each group.
+    `places` has a row, a column, rows and columns for each tile of an output plane. `total` is the number of tiles of
+    all images, cut into `blocks` blocks for each group; `inner` that of an image, or of a place with `halo` tiles more
+    than `images`. A block has up to `most` tiles, and transforms `held` for each vector of channels.
     """
     if tile.parts > 1:
         load_configuration(tile, args.configuration)

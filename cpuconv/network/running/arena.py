@@ -18,7 +18,7 @@ from baselib.data_classes import dataclass
 from baselib.locks import lazy
 from cpuconv.conv.choice.target import Target
 from cpuconv.graph import ops
-from cpuconv.graph.ir import Value
+from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.ops.base import Op
 from cpuconv.kernels.binding.steps import Ref
 from cpuconv.kernels.binding.tensor_view import (
@@ -118,7 +118,7 @@ class _Planner:
         node, output = node_plan.node, node_plan.node.outputs[0]
         if output in self.pinned:  # callers get contiguous memory; parts of it would do, except for views
             return
-        values = [self.graph.value(name) for name in node.inputs]
+        values = self._values(node)
         whole = self._place(output, "whole", node_plan.offer.outputs[0])
         parts = op.parts(node, values, whole)
         for at, (name, part) in enumerate(zip(node.inputs, parts, strict=False)):
@@ -176,6 +176,10 @@ class _Planner:
             return self.places.get(name)
         return TensorView.plain(Ref("constant"), array.shape, array.dtype, array)
 
+    def _values(self, node: Node) -> list[Value | None]:
+        """A node's inputs; None for absent ones."""
+        return [self.graph.value(name) if name else None for name in node.inputs]
+
     def _own(self, name: str, form: str) -> TensorView:
         """New memory for a value: a part of a concatenation, an output of the network, or a new buffer."""
         if name in self.parts:
@@ -183,9 +187,9 @@ class _Planner:
             if output not in self.places:
                 self._settle(output, self._own(output, form))
             reader = self.producers[output]
-            op, values = _op(reader), [self.graph.value(part) for part in reader.node.inputs]
+            op = _op(reader)
             assert op is not None and op.parts is not None
-            return op.parts(reader.node, values, self.places[output])[at]
+            return op.parts(reader.node, self._values(reader.node), self.places[output])[at]
         return self._place(name, self.pinned.get(name, f"buffer {name}"), form)
 
     def _in_place(self, at: int, node_plan: NodePlan, name: str) -> TensorView | None:

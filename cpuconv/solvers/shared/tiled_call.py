@@ -14,7 +14,7 @@ from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import operand_args, output_args, problem_args, worker_args
 from cpuconv.kernels.binding.columns import Columns, columns_for
 from cpuconv.kernels.binding.partition import best_partition, parts_each
-from cpuconv.kernels.binding.steps import Args, MicroRef, Operands, Space, Step
+from cpuconv.kernels.binding.steps import Args, MicroRef, Operand, Operands, Space, Step
 from cpuconv.kernels.elementwise.epilogue import Epilogue
 from cpuconv.kernels.emit.product import BY_NAME, Product
 from cpuconv.kernels.products.closed.closed_set import closed_ref
@@ -28,8 +28,8 @@ from cpuconv.problem.types import ALL_F32
 from cpuconv.solvers.shared import words
 from cpuconv.solvers.shared.base import check_tile
 from cpuconv.solvers.shared.gemm_call import Fetching, micro
-from cpuconv.solvers.shared.transformed import Planes, Size, axis_places, grid, tile_grid
-from cpuconv.symbolic.sizes import affine, applied, now
+from cpuconv.solvers.shared.transformed import Planes, Size, axis_places, grid, shares_slices, tile_grid
+from cpuconv.symbolic.sizes import affine, applied, greatest, is_symbolic, now
 
 _FOLLOWED = 4  # up to so many tiles a block, weights are one stream, which hardware follows better
 
@@ -67,12 +67,23 @@ def step(problem: ConvProblem, params: Any, transform: Transform, isa: Isa, spac
     check_tile(1, chosen, 1, total)
     reduction, vectors = planes.words(problem.cg), divide(problem.kg, lanes)
     parts = planes.parts
-    channel_blocks, panels = divide(reduction, lanes) // parts, divide(vectors, params.v)
-    blocks, chunks = best_partition(problem.threads, *grid(problem, total, replace(params, n=chosen), planes, isa))
+    segments, panels = divide(reduction, lanes) // parts, divide(vectors, params.v)
+    tile, products_held = _driver_tile(problem, isa, planes), min(vectors, params.chunk * params.v)
+    channel_blocks, inner, images = _shift(problem, x, segments, tile.x_vectors), high * wide, greatest(1, problem.n)
+    if parts > 1 or not shares_slices(isa, planes, params, reduction, channel_blocks, vectors, now(images)):
+        channel_blocks = segments
+    taps, block = segments // channel_blocks, params.block
+    if taps > 1:
+        tile, inner = replace(tile, overlapping=True), images + taps - 1
+        total = high * wide * inner
+        block = block * (segments + products_held) // (channel_blocks + products_held)  # as much memory as before
+    sizes = replace(params, n=chosen, block=block)
+    blocks, chunks = best_partition(problem.threads, *grid(problem, total, sizes, planes, isa))
     most = divide(total, blocks)
-    v_plane = channel_blocks * most * pixel + pixel  # off the multiples of 4 KB
-    m_plane = min(vectors, params.chunk * params.v) * most * pixel + pixel
-    table = affine(lambda tiles: np.arange(channel_blocks, dtype=np.int64) * tiles * pixel, most)
+    held = most + taps - 1
+    v_plane = channel_blocks * held * pixel + pixel  # off the multiples of 4 KB
+    m_plane = products_held * most * pixel + pixel
+    table = affine(functools.partial(_offsets, channel_blocks, taps, pixel), held)
     v_step, m_step = planes.count * parts * v_plane + pixel, planes.count * m_plane + pixel
     patch_step = max(a[0] * a[1], 2 * m[0] * m[1]) * pixel  # an input tile; an output tile with its residual
 
@@ -88,7 +99,7 @@ def step(problem: ConvProblem, params: Any, transform: Transform, isa: Isa, spac
         "backward": transform.backward,
         **operand_args(operands),
         "table": table,
-        "segments": channel_blocks,
+        "segments": segments,
         "panel_bytes": reduction * params.v * pixel,
         "panels": panels,
         "vectors": vectors,
@@ -100,11 +111,14 @@ def step(problem: ConvProblem, params: Any, transform: Transform, isa: Isa, spac
         **_fetching(isa, params, reduction, most).args,
         "chunks": chunks,
         "places": applied(functools.partial(places, m=m, dilation=dilation), problem.oh, problem.ow),
-        "tiles": high * wide,
+        "inner": inner,
+        "images": images,
+        "halo": taps - 1,
         **problem_args(tiled, problem),
         "total": total,
         "blocks": blocks,
         "most": most,
+        "held": held,
         "tile_height": m[0],
         "tile_width": m[1],
         "in_tile_height": a[0],
@@ -113,7 +127,7 @@ def step(problem: ConvProblem, params: Any, transform: Transform, isa: Isa, spac
         "column_step": dilation[1],
         "reach_rows": (a[0] - 1) * dilation[0] + 1,
         "reach_columns": (a[1] - 1) * dilation[1] + 1,
-        "channel_blocks": planes.transforms(problem.cg, lanes),
+        "channel_blocks": channel_blocks if parts == 1 else planes.transforms(problem.cg, lanes),
         "x_image": x.strides.n,
         "x_cb": x.strides.cb,
         "x_h": x.strides.h,
@@ -128,8 +142,25 @@ def step(problem: ConvProblem, params: Any, transform: Transform, isa: Isa, spac
         "backward_last": transform.last or 0,
     }
     each = parts_each(problem, problem.groups * blocks * chunks)
-    tile = replace(_driver_tile(problem, isa, BY_NAME[planes.product]), parts=planes.parts)
     return Step(tiled, tile, args, each, clears_tail=transform.last is not None and problem.groups == 1)
+
+
+def _shift(problem: ConvProblem, x: Operand, vectors: int, each: int) -> int:
+    """Vectors of channels of which an image has more than the next one: all, or fewer if images overlap in whole steps.
+
+    `each`: vectors per channel block.
+    """
+    n, cb = x.strides.n, x.strides.cb
+    if is_symbolic(n) or is_symbolic(cb) or problem.groups > 1 or cb <= 0 or n <= 0 or n % cb:
+        return vectors
+    shift = n // cb * each
+    return shift if shift < vectors and vectors % shift == 0 else vectors
+
+
+def _offsets(channel_blocks: int, taps: int, pixel: int, tiles: int) -> np.ndarray:
+    """Offsets of the vectors of channels of a tile from the first one: of each tap, a tile further."""
+    blocks = np.arange(channel_blocks, dtype=np.int64) * tiles * pixel
+    return (np.arange(taps, dtype=np.int64)[:, np.newaxis] * pixel + blocks).reshape(-1)
 
 
 def _columns(params: Any, total: int, planes: Planes, isa: Isa) -> Columns:
@@ -149,9 +180,10 @@ def _kinds(planes: Planes) -> list[bool]:
     return [False] * (planes.singles > 0) + [True] * (planes.pairs > 0)
 
 
-def _driver_tile(problem: ConvProblem, isa: Isa, product: Product) -> TiledTile:
+def _driver_tile(problem: ConvProblem, isa: Isa, planes: Planes) -> TiledTile:
     if problem.types == ALL_F32:
-        return TiledTile(isa.lanes)
+        return TiledTile(isa.lanes, parts=planes.parts)
+    product = BY_NAME[planes.product]
     return TiledTile(
         isa.lanes,
         x_vectors=product.x.bytes // problem.types.x.bytes,

@@ -44,6 +44,7 @@ APART = 0.4  # share of products and of weights prefetched meanwhile, or of oper
 _MISS = 1.0  # cycles that a vector costs beside its load or store: it is in L2, not in L1
 _MISS_BACK = 2 * _MISS  # back, products are in L2 as well
 _CALL = 20  # cycles of the driver for a transform
+_SLICES_GAIN = 1.5  # tiles of successive images lie in distant lines, which are not prefetched
 _STREAM_TILES = 12  # fewer tiles a block than this, and weights stream faster than they are used
 
 
@@ -240,6 +241,18 @@ def _gemm(planes: Planes, seen: Isa, params: Any, reduction: int) -> float:
         return planes.singles * matrix_cycles(params.v, 1, columns, segments)
     products = planes.singles * cycles(seen, params.v, columns, reduction)
     return products + planes.pairs * complex_cycles(seen, params.v, columns, reduction) if planes.pairs else products
+
+
+def shares_slices(isa: Isa, planes: Planes, params: Any, words_: int, own: int, vectors: int, images: int) -> bool:
+    """Whether to transform what overlapping images share once: saved transforms outweigh products of tiles between.
+
+    `words_`: words of the channels of an image; `own`: vectors of channels that it does not share with the next one.
+    """
+    segments = divide(words_, isa.lanes)
+    saved = images * (segments - own) * (_moves(isa, planes.count) + _CALL)
+    multiply = divide(vectors, params.v) * _gemm(planes, planes.seen(isa), params, words_) / now(params.n)
+    more = multiply + vectors * (_moves(isa, planes.count, _MISS_BACK) + _CALL)
+    return saved > _SLICES_GAIN * (segments // own - 1) * more
 
 
 class Forms(NamedTuple):

@@ -82,5 +82,37 @@ def test_convolutions_of_volumes_become_those_of_images(batch, attributes, kerne
     assert RUN["volumes"](made) is made
     same(before, made)
     less = RUN["views"](made)
-    assert sum(node.op == "Transpose" for node in less.nodes) == 4  # of the input, around Exp, of the result
+    assert sum(node.op == "Transpose" for node in less.nodes) == 2  # of the input and the result
     same(before, less)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize(
+    ("pooling", "attributes", "pools"),
+    [
+        (op.MaxPool, {"kernel_shape": [2, 2, 2], "strides": [2, 2, 2]}, True),
+        (op.MaxPool, {"kernel_shape": [3, 2, 3], "strides": [2, 1, 2], "pads": [1, 0, 1, 1, 1, 0]}, True),
+        (op.MaxPool, {"kernel_shape": [2, 3, 2], "strides": [2, 2, 3], "ceil_mode": 1}, True),
+        (op.MaxPool, {"kernel_shape": [2, 2, 1], "dilations": [3, 2, 1], "auto_pad": "SAME_LOWER"}, True),
+        (op.MaxPool, {"kernel_shape": [9, 1, 1], "pads": [4, 0, 0, 4, 0, 0]}, False),
+        (op.AveragePool, {"kernel_shape": [3, 2, 2], "strides": [2, 1, 1], "pads": [0, 1, 1, 0, 1, 0]}, True),
+        (op.AveragePool, {"kernel_shape": [1, 2, 2], "ceil_mode": 1, "strides": [1, 2, 3]}, True),
+        (op.AveragePool, {"kernel_shape": [2, 2, 2], "pads": [1, 0, 0, 0, 0, 0]}, False),
+    ],
+)
+def test_volumes_are_pooled_by_planes(batch, pooling, attributes, pools):
+    before = graph(pooling(feed(batch, 3, 5, 4, 7), **attributes))
+    made = RUN["volumes"](before)
+    assert (made is not before) == pools
+    same(before, made)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_operators_between_volumes_compute_on_slices(batch):
+    one, two = (op.Conv(feed(batch, 4, 3, 5, 6), array(6, 4, 1, 3, 3)) for _ in range(2))
+    norm = op.InstanceNormalization(one, array(6), array(6))
+    scaled = op.Add(op.Mul(norm, array(6, 1, 1, 1)), op.PRelu(two, array(1, 1, 1, 1)))
+    before = graph(op.Conv(op.Concat(op.Elu(scaled), two, axis=-4), array(2, 12, 3, 1, 1)))
+    made = RUN["volumes"](before)
+    assert sum(node.op == "Transpose" for node in RUN["views"](made).nodes) == 3  # of inputs and the result
+    same(before, RUN["epilogues"](RUN["views"](made)))

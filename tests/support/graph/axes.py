@@ -37,6 +37,26 @@ def concat(draw):
 
 
 @st.composite
+def interleave_images(draw):
+    rng, shape = draw(GENERATORS), _images(draw)
+    return Case([numbers(rng, shape) for _ in range(draw(st.integers(1, 3)))])
+
+
+@st.composite
+def unfold_images(draw):
+    """Windows that may overlap; images in whole channel blocks or not."""
+    kernel, stride, more = (draw(st.integers(low, 3)) for low in (1, 1, 0))
+    _, *shape = _images(draw)
+    return Case([numbers(draw(GENERATORS), (kernel + more, *shape))], {"kernel": kernel, "stride": stride})
+
+
+def _images(draw):
+    """A shape (N, C, H, W), with whole channel blocks or not."""
+    sizes = st.integers(1, 3)
+    return draw(sizes), draw(st.sampled_from((1, 6, 16, 32, 40))), draw(sizes), draw(sizes)
+
+
+@st.composite
 def split(draw):
     rng, shape = draw(GENERATORS), list(draw(SHAPES))
     axis = draw(st.integers(-len(shape), len(shape) - 1))

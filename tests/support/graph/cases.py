@@ -34,6 +34,7 @@ CASES: dict[str, st.SearchStrategy[Case]] = {
     "GlobalLpPool": draws.planes(p=_norm),
     "BatchNormalization": draws.planes(4, least_rank=2),
     "InstanceNormalization": draws.planes(2),
+    "VolumeNormalization": draws.volume_norm(),
     "GroupNormalization": draws.group_norm(),
     "LayerNormalization": draws.layer_norm(),
     "LpNormalization": draws.along(p=_norm),
@@ -114,6 +115,8 @@ CASES: dict[str, st.SearchStrategy[Case]] = {
     "ReduceLogSum": axes.reduce(positive=True, dtypes=(FLOAT,)),
     "ReduceLogSumExp": axes.reduce(dtypes=(FLOAT,)),
     "Concat": axes.concat(),
+    "InterleaveImages": axes.interleave_images(),
+    "UnfoldImages": axes.unfold_images(),
     "Split": axes.split(),
     "Slice": axes.slice_(),
     "Pad": axes.pad(),
@@ -182,6 +185,7 @@ CASES: dict[str, st.SearchStrategy[Case]] = {
 }
 
 KNOWN = dict.fromkeys(("QuantizeLinear", "DequantizeLinear", "Linear", "QuantizedConv", "QuantizedLinear"), (1, 2))
+KNOWN["VolumeNormalization"] = (1, 2)
 KNOWN |= {"Lookup": (1,), "QuantizedLSTM": (1, 2, 3, 7)}
 """Operands that operators must know beforehand to have kernels, beside those that their rules read."""
 

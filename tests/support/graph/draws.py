@@ -151,6 +151,17 @@ def planes(draw, parameters=0, least_rank=3, least=1, **attributes):
 
 
 @st.composite
+def volume_norm(draw):
+    """Slices of volumes, channels of one and of several blocks; an epilogue that keeps zeros or not, and a residual."""
+    rng, volumes, c = draw(GENERATORS), draw(st.integers(1, 3)), draw(st.sampled_from((3, 16, 32, 40)))
+    shape = volumes * draw(st.integers(1, 3)), c, draw(st.integers(1, 4)), draw(st.integers(1, 5))
+    activation = draw(st.sampled_from((None, ("leaky_relu", 0.25), ("sigmoid",), ("clip", 0.5, 6.0))))
+    arrays = [numbers(rng, shape), numbers(rng, (c,)), numbers(rng, (c,))]
+    arrays += [numbers(rng, shape)] * draw(st.integers(0, 1))
+    return Case(arrays, {"volumes": volumes, "activation": activation, "epsilon": 1e-3})
+
+
+@st.composite
 def group_norm(draw):
     rng, groups, each = draw(GENERATORS), draw(st.integers(1, 3)), draw(st.integers(1, 3))
     c = groups * each
