@@ -140,3 +140,13 @@ def _unsure(element: Element, array: np.ndarray) -> np.ndarray:
     bits = array.view(np.uint32)
     magnitude = bits & np.uint32(0x7FFFFFFF)
     return array[(bits & np.uint32(lost) != 0) | (magnitude - np.uint32(least) >= np.uint32(largest - least))]
+
+
+def lowest(dtype: np.dtype) -> float | int | bool:
+    """Smallest number of a type: the maximum of an empty set."""
+    return np.iinfo(dtype).min if dtype.kind in "iu" else False if dtype.kind == "b" else -np.inf
+
+
+def highest(dtype: np.dtype) -> float | int | bool:
+    """Largest number of a type: the minimum of an empty set."""
+    return np.iinfo(dtype).max if dtype.kind in "iu" else True if dtype.kind == "b" else np.inf

@@ -239,16 +239,6 @@ def is_float(dtype: np.dtype) -> bool:
     return dtype.kind == "f" or dtype.name == "bfloat16"
 
 
-def lowest(dtype: np.dtype) -> float | int | bool:
-    """Smallest number of a type: the maximum of an empty set."""
-    return np.iinfo(dtype).min if dtype.kind in "iu" else False if dtype.kind == "b" else -np.inf
-
-
-def highest(dtype: np.dtype) -> float | int | bool:
-    """Largest number of a type: the minimum of an empty set."""
-    return np.iinfo(dtype).max if dtype.kind in "iu" else True if dtype.kind == "b" else np.inf
-
-
 def near(number: float | None, value: float) -> bool:
     """Whether a number in a model is a rounded `value`: 0.16667 is 1/6, 0.7071 is sqrt(1/2)."""
     return number is not None and math.isclose(number, value, rel_tol=3e-5)
@@ -280,6 +270,11 @@ def axis_in(axis: int, rank: int) -> int:
 
 
 # --- rules ----------------------------------------------------------------------------------------------------------
+
+
+def defined(function: Callable[..., Any]) -> Reference:
+    """Make the reference of an operator from its definition, which takes the attributes first."""
+    return lambda node, arrays: function(node.attributes, *arrays)
 
 
 def like_first(node: Node, inputs: Inputs) -> list[Value]:

@@ -20,13 +20,7 @@ from cpuconv.graph.ops.base import EXACT, REQUIRED, Arrays, Inputs, Op, axis_in,
 from cpuconv.graph.ops.traits import Int8, Movement, Sign
 from cpuconv.graph.ops.views import blockable, view_offers
 from cpuconv.kernels.binding.steps import Step
-from cpuconv.kernels.binding.tensor_view import (
-    DENSE,
-    STRIDED,
-    TensorView,
-    in_words,
-    stored_as,
-)
+from cpuconv.kernels.binding.tensor_view import DENSE, STRIDED, TensorView, in_words, stored_as
 from cpuconv.kernels.copies.lane_pick import pick_step
 from cpuconv.kernels.copies.moving import move_tensor
 from cpuconv.kernels.copies.padding import Stretches, is_unpadded, padded, padding_steps

@@ -5,7 +5,7 @@ Source: ONNX operators MaxPool, AveragePool, LpPool and their global forms, and 
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ import numpy as np
 from cpuconv.conv.choice.target import Target
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
-from cpuconv.graph.ops.base import EXACT, REQUIRED, Arrays, Inputs, Op, Reference, given, integers, known, lowest
+from cpuconv.graph.ops.base import EXACT, REQUIRED, Inputs, Op, defined, integers, known
 from cpuconv.graph.ops.planes import blocked_offer, blocked_size, is_image, lower_planes, plane_offers
 from cpuconv.graph.ops.quantised_variants import affine_map, quantised_variant
 from cpuconv.graph.ops.traits import Int8, Sign
@@ -23,12 +23,13 @@ from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.binding.tensor_view import FLOAT32
 from cpuconv.kernels.windows.pooling import Pooling, pool_step
 from cpuconv.kernels.windows.spatial import windows_step
+from cpuconv.problem import pooling as definition
 from cpuconv.problem.window import Window
 from cpuconv.symbolic.sizes import applied
 
 
 def _window(node: Node, shape: tuple[int, ...]) -> Window:
-    return Window.of(node.attributes, shape[2:], node["kernel_shape"])
+    return definition.window_of(node.attributes, shape)
 
 
 def _infer_pool(node: Node, inputs: Inputs) -> list[Value]:
@@ -37,98 +38,20 @@ def _infer_pool(node: Node, inputs: Inputs) -> list[Value]:
     return [Value(shape, x.dtype), Value(shape, np.dtype(np.int64))][: len(node.outputs)]
 
 
-def max_pool(node: Node, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """Maximum of each window, and its index in the flattened input; padding is never the maximum."""
-    (x,) = arrays
-    window = _window(node, x.shape)
-    places = np.arange(math.prod(window.sizes)).reshape(window.sizes, order="F" if node["storage_order"] else "C")
-    y = np.zeros((*x.shape[:2], *window.outputs), x.dtype)
-    where = np.full(y.shape, -1)
-    for _, out, read in window.taps():
-        seen = x[read]
-        better = (where[out] < 0) | (seen > y[out]) | np.isnan(seen)
-        y[out] = np.where(better, seen, y[out])
-        where[out] = np.where(better, places[read], where[out])
-    planes = np.arange(math.prod(x.shape[:2])).reshape(*x.shape[:2], *[1] * len(window.sizes))
-    return y, planes * places.size + where
-
-
-def _sum(x: np.ndarray, window: Window) -> np.ndarray:
-    y = np.zeros((*x.shape[:2], *window.outputs))
-    for _, out, read in window.taps():
-        y[out] += x[read]
-    return y
-
-
-def _counts(node: Node, window: Window) -> np.ndarray:
-    """Divisor of the sum over each window."""
-    return window.counts(padded=bool(node["count_include_pad"]))
-
-
-def average_pool(node: Node, arrays: Arrays) -> np.ndarray:
-    """Sum over the window, divided by the number of its taps inside the input (or inside input and padding)."""
-    (x,) = arrays
-    window = _window(node, x.shape)
-    return _sum(x, window) / _counts(node, window)
-
-
-def lp_pool(node: Node, arrays: Arrays) -> np.ndarray:
-    """Compute (sum over the window of |x|^p)^(1/p)."""
-    (x,) = arrays
-    return _sum(np.abs(x) ** node["p"], _window(node, x.shape)) ** (1 / node["p"])
-
-
 def _infer_global(node: Node, inputs: Inputs) -> list[Value]:
     x = inputs[0]
     return [Value((*x.shape[:2], *[1] * (len(x.shape) - 2)), x.dtype)]
-
-
-def _spatial(x: np.ndarray) -> tuple[int, ...]:
-    return tuple(range(2, x.ndim))
-
-
-def global_max_pool(node: Node, arrays: Arrays) -> np.ndarray:
-    """Maximum of each plane; the lowest number for an empty plane."""
-    return arrays[0].max(_spatial(arrays[0]), keepdims=True, initial=lowest(arrays[0].dtype))
-
-
-def global_average_pool(node: Node, arrays: Arrays) -> np.ndarray:
-    """Mean of each plane."""
-    return arrays[0].mean(_spatial(arrays[0]), keepdims=True)
-
-
-def global_lp_pool(node: Node, arrays: Arrays) -> np.ndarray:
-    """Compute (sum over each plane of |x|^p)^(1/p)."""
-    (x,) = arrays
-    return (np.abs(x) ** node["p"]).sum(_spatial(x), keepdims=True) ** (1 / node["p"])
-
-
-def _unpooled(node: Node, shape: tuple[int, ...], stated: np.ndarray | None) -> tuple[int, ...]:
-    """Output shape: the stated one, or the smallest that the windows cover."""
-    if stated is not None:
-        return tuple(integers(stated))
-    kernel = node["kernel_shape"]
-    strides, pads = node["strides"] or [1] * len(kernel), node["pads"] or [0] * 2 * len(kernel)
-    columns = zip(shape[2:], kernel, strides, pads[: len(kernel)], pads[len(kernel) :], strict=True)
-    return (*shape[:2], *((size - 1) * step - near - far + width for size, width, step, near, far in columns))
 
 
 def _infer_unpool(node: Node, inputs: Inputs) -> list[Value]:
     x, places = inputs[:2]
     if places.shape != x.shape:
         raise ValueError("there must be an index for each element")
-    shape = _unpooled(node, x.shape, known(inputs, 2))
+    stated = known(inputs, 2)
+    shape = definition.unpooled_shape(node.attributes, x.shape, None if stated is None else integers(stated))
     if len(shape) != len(x.shape):
         raise ValueError(f"the stated shape has {len(shape)} axes where the input has {len(x.shape)}")
     return [Value(shape, x.dtype)]
-
-
-def max_unpool(node: Node, arrays: Arrays) -> np.ndarray:
-    """Write the elements at their indices in the flattened output, zeros elsewhere: the inverse of MaxPool."""
-    x, places = arrays[:2]
-    y = np.zeros(_unpooled(node, x.shape, given(arrays, 2)), x.dtype)
-    y.reshape(-1)[places] = x
-    return y
 
 
 # --- kernels --------------------------------------------------------------------------------------------------------
@@ -163,12 +86,12 @@ def _pooling(node: Node, shape: tuple[int, ...]) -> Pooling:
 def _factors(node: Node, *shape: int) -> np.ndarray:
     """Factor of the sum over each window."""
     window = _window(node, shape)
-    return 1 / _counts(node, window).reshape(-1, window.outputs[-1])
+    return 1 / definition.counts(node.attributes, window).reshape(-1, window.outputs[-1])
 
 
 def _counts_are_positive(node: Node, *shape: int) -> bool:
     """Whether no window has divisor 0."""
-    return bool(_counts(node, _window(node, shape)).all())
+    return bool(definition.counts(node.attributes, _window(node, shape)).all())
 
 
 def _lower_pool(call: Call) -> list[Step]:
@@ -227,38 +150,40 @@ _PLANES = "x: uint8|int8|float32 (N C P...) -> y: =x (N C Q...)"
 _INT8_PLANES = "x: uint8|int8 (N C P...) -> y: =x (N C Q...)"
 
 
-def _windows(name: str, reference: Reference, int8: Int8, **attributes: object) -> Op:
+def _windows(name: str, reference: Callable[..., Any], int8: Int8, **attributes: object) -> Op:
     """Row of a reduction over windows with kernels."""
     kernels: dict[str, Any] = {"offers": _offers_pool, "lower": _lower_pool, "signature": _PLANES}
     traits: dict[str, Any] = {"window": True, "sign": Sign.KEPT, "int8": int8}
-    return Op(name, _infer_pool, reference, {**_WINDOW, **attributes}, **kernels, **traits)
+    return Op(name, _infer_pool, defined(reference), {**_WINDOW, **attributes}, **kernels, **traits)
 
 
-def _whole(name: str, reference: Reference, fold: str, mean: bool = False, **traits: Any) -> Op:
+def _whole(name: str, reference: Callable[..., Any], fold: str, mean: bool = False, **traits: Any) -> Op:
     """Row of a reduction over whole planes with kernels."""
     lower = partial(lower_planes, fold=fold, mean=mean)
     signature = "x: float32 (N C P...) -> y: float32 (N C Q...)"
-    return Op(name, _infer_global, reference, offers=_offers_global, lower=lower, signature=signature, **traits)
+    return Op(
+        name, _infer_global, defined(reference), offers=_offers_global, lower=lower, signature=signature, **traits
+    )
 
 
-_AVERAGE = _windows("AveragePool", average_pool, Int8.RESCALED, count_include_pad=0)
+_AVERAGE = _windows("AveragePool", definition.average_pool, Int8.RESCALED, count_include_pad=0)
 
 OPS = (
-    _windows("MaxPool", max_pool, Int8.MOVED, storage_order=0),
+    _windows("MaxPool", definition.max_pool, Int8.MOVED, storage_order=0),
     _AVERAGE,
     quantised_variant(_AVERAGE, _offers_int8, _lower_int8, _INT8_PLANES),
-    Op("LpPool", _infer_pool, lp_pool, {**_WINDOW, "p": 2}, window=True),
-    _whole("GlobalMaxPool", global_max_pool, "max"),
-    _whole("GlobalAveragePool", global_average_pool, "sum", mean=True, sign=Sign.KEPT, int8=Int8.RESCALED),
+    Op("LpPool", _infer_pool, defined(definition.lp_pool), {**_WINDOW, "p": 2}, window=True),
+    _whole("GlobalMaxPool", definition.global_max_pool, "max"),
+    _whole("GlobalAveragePool", definition.global_average_pool, "sum", mean=True, sign=Sign.KEPT, int8=Int8.RESCALED),
     Op(
         "QuantizedMean",
         _infer_mean,
-        global_average_pool,
+        defined(definition.global_average_pool),
         offers=_offers_mean,
         lower=partial(lower_planes, fold="sum", mean=True),
         signature="x: uint8|int8 (N C P...) -> y: float32 (N C Q...)",
         own=True,
     ),
-    Op("GlobalLpPool", _infer_global, global_lp_pool, {"p": 2}),
-    Op("MaxUnpool", _infer_unpool, max_unpool, _SHARED, parameters=(2,), **EXACT),
+    Op("GlobalLpPool", _infer_global, defined(definition.global_lp_pool), {"p": 2}),
+    Op("MaxUnpool", _infer_unpool, defined(definition.max_unpool), _SHARED, parameters=(2,), **EXACT),
 )

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from cpuconv.conv.choice.target import Target
+from cpuconv.elements import highest, lowest
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
-from cpuconv.graph.ops.base import Arrays, Inputs, Op, axis_in, given, highest, integers, known, lowest
+from cpuconv.graph.ops.base import Arrays, Inputs, Op, axis_in, given, integers, known
 from cpuconv.graph.ops.planes import lower_planes, lower_rowwise, plane_offers, rowwise_offers
 from cpuconv.graph.ops.quantised_variants import quantised_variant
 from cpuconv.graph.ops.traits import Int8, Sign

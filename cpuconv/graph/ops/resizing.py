@@ -26,7 +26,7 @@ from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.binding.tensor_view import DENSE, STRIDED, image_shape, stored_as
 from cpuconv.kernels.copies.moving import move_tensor
 from cpuconv.kernels.copies.tensor_views import depth_and_space
-from cpuconv.kernels.windows.coordinates import COORDINATES, KERNELS, ROUNDING, Axis
+from cpuconv.kernels.windows.coordinates import Axis, sources
 from cpuconv.kernels.windows.resizing import Sources, resize_step
 from cpuconv.symbolic.sizes import SIZES, applied
 
@@ -95,33 +95,6 @@ def _infer_resize(node: Node, inputs: Inputs) -> list[Value]:
     return [Value(tuple(shape), x.dtype)]
 
 
-# --- inputs and weights of an output ----------------------------------------------------------------------------------
-
-
-def neighbours(node: Node, one: Axis, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs of every output and their weights, each (outputs, taps). Out of range, the edge is read."""
-    kernel, half = KERNELS[node["mode"]]
-    narrow = min(one.scale, 1.0) if node["antialias"] else 1.0
-    reach = math.ceil(half / narrow) if places.size else 0  # a scale without outputs may be arbitrarily small
-    inputs = np.floor(places)[:, None] + np.arange(1 - reach, 1 + reach)
-    weights = kernel((inputs - places[:, None]) * narrow, node["cubic_coeff_a"])
-    if node["exclude_outside"]:
-        weights = np.where((inputs < 0) | (inputs >= one.size), 0, weights)
-    total = weights.sum(1, keepdims=True)
-    return np.clip(inputs, 0, one.size - 1).astype(int), weights / np.where(total == 0, 1, total)
-
-
-def sources(node: Node, one: Axis) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
-    """Inputs (outputs, taps) of every output and their weights (None: one, a copy); and the outputs' coordinates."""
-    # For rounding, the float32 coordinate decides, as in ONNX Runtime.
-    outputs = np.arange(one.outputs, dtype=np.float32 if node["mode"] == "nearest" else np.float64)
-    places = COORDINATES[node["coordinate_transformation_mode"]](outputs, one)
-    if node["mode"] != "nearest":
-        return *neighbours(node, one, places), places
-    taken = np.clip(ROUNDING[node["nearest_mode"]](places), 0, one.size - 1).astype(int)
-    return taken[:, None], None, places
-
-
 def along(vector: np.ndarray, axis: int, rank: int) -> np.ndarray:
     """Reshape a vector to broadcast along an axis."""
     return vector.reshape(-1, *[1] * (rank - 1 - axis))
@@ -141,7 +114,7 @@ def resize(node: Node, arrays: Arrays) -> np.ndarray:
     for one in sorted(axes, key=lambda one: one.outputs / one.size):
         if _unchanged(one):
             continue
-        inputs, weights, places = sources(node, one)
+        inputs, weights, places = sources(node.attributes, one)
         if weights is None:
             x = np.take(x, inputs[:, 0], one.axis)
         else:
@@ -163,7 +136,7 @@ def _axis_sources(node: Node, one: Axis | None, size: int, taps: int) -> Sources
     """Inputs of an axis of the plane, `taps` per output; None if there are more."""
     if one is None:  # unchanged axis: a copy, or twice the half, which is exact
         return np.arange(size)[:, None].repeat(taps, 1), np.full((size, taps), 1 / taps)
-    inputs, weights, _ = sources(node, one)
+    inputs, weights, _ = sources(node.attributes, one)
     return (inputs, np.ones(inputs.shape) if weights is None else weights) if inputs.shape[1] == taps else None
 
 

@@ -18,7 +18,7 @@ from cpuconv.conv.choice.target import Target
 from cpuconv.elements import F32
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
-from cpuconv.graph.ops.base import REQUIRED, Inputs, Op, Reference, given
+from cpuconv.graph.ops.base import REQUIRED, Inputs, Op, defined, given
 from cpuconv.graph.ops.planes import blocked_size
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.binding.tensor_view import BLOCKED, DENSE, FLOAT32, STRIDED
@@ -26,11 +26,6 @@ from cpuconv.kernels.sampling import attention, columns, definition, grid_sample
 from cpuconv.kernels.sampling.images import MAX_IMAGE
 from cpuconv.kernels.sampling.taps import TapsTile
 from cpuconv.problem.integers import divide
-
-
-def _defined(function: Callable[..., np.ndarray]) -> Reference:
-    """Make the reference of an operator from its definition, which takes the attributes first."""
-    return lambda node, arrays: function(node.attributes, *arrays)
 
 
 def _tile(call: Call) -> TapsTile:
@@ -155,21 +150,21 @@ _ALIGNED: dict[str, Any] = {"mixed": True, "window": True, "offers": _offer_regi
 _ALIGNED["signature"] = "x: float32 (N C H W), rois: float32 (R 4), images: any (R) -> y: float32 (R C P Q)"
 
 OPS = (
-    Op("GridSample", _infer, _defined(definition.grid_sample), _GRID, **_SAMPLED),
+    Op("GridSample", _infer, defined(definition.grid_sample), _GRID, **_SAMPLED),
     Op(
         "MultiScaleDeformableAttention",
         _shaped(definition.attention_shape),
-        _defined(definition.deformable_attention),
+        defined(definition.deformable_attention),
         {**_GRID, "heads": 1},
         **_LEVELS,
     ),
-    Op("DeformConv", _shaped(definition.deformed_shape), _defined(definition.deform_conv), _WINDOW, **_PRODUCT),
+    Op("DeformConv", _shaped(definition.deformed_shape), defined(definition.deform_conv), _WINDOW, **_PRODUCT),
     Op(
         "DeformableIm2col",
         _infer_im2col,
-        _defined(definition.deformable_im2col),
+        defined(definition.deformable_im2col),
         {**_WINDOW, "kernel_shape": REQUIRED},
         **_COLUMNS,
     ),
-    Op("RoiAlign", _infer_regions, _defined(definition.roi_align), _REGIONS, **_ALIGNED),
+    Op("RoiAlign", _infer_regions, defined(definition.roi_align), _REGIONS, **_ALIGNED),
 )

@@ -5,8 +5,9 @@ Source: ONNX operator Resize.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -88,3 +89,27 @@ def _cubic(distance: np.ndarray, a: float) -> np.ndarray:
 
 
 KERNELS = {"linear": (_triangle, 1), "cubic": (_cubic, 2)}  # with half of their width, in inputs
+
+
+def _neighbours(attributes: Mapping[str, Any], one: Axis, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs of every output and their weights, each (outputs, taps). Out of range, the edge is read."""
+    kernel, half = KERNELS[attributes["mode"]]
+    narrow = min(one.scale, 1.0) if attributes["antialias"] else 1.0
+    reach = math.ceil(half / narrow) if places.size else 0  # a scale without outputs may be arbitrarily small
+    inputs = np.floor(places)[:, None] + np.arange(1 - reach, 1 + reach)
+    weights = kernel((inputs - places[:, None]) * narrow, attributes["cubic_coeff_a"])
+    if attributes["exclude_outside"]:
+        weights = np.where((inputs < 0) | (inputs >= one.size), 0, weights)
+    total = weights.sum(1, keepdims=True)
+    return np.clip(inputs, 0, one.size - 1).astype(int), weights / np.where(total == 0, 1, total)
+
+
+def sources(attributes: Mapping[str, Any], one: Axis) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
+    """Inputs (outputs, taps) of every output and their weights (None: one, a copy); and the outputs' coordinates."""
+    # For rounding, the float32 coordinate decides, as in ONNX Runtime.
+    outputs = np.arange(one.outputs, dtype=np.float32 if attributes["mode"] == "nearest" else np.float64)
+    places = COORDINATES[attributes["coordinate_transformation_mode"]](outputs, one)
+    if attributes["mode"] != "nearest":
+        return *_neighbours(attributes, one, places), places
+    taken = np.clip(ROUNDING[attributes["nearest_mode"]](places), 0, one.size - 1).astype(int)
+    return taken[:, None], None, places

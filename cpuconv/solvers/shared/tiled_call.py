@@ -16,7 +16,7 @@ from cpuconv.kernels.binding.columns import Columns, columns_for
 from cpuconv.kernels.binding.partition import best_partition, parts_each
 from cpuconv.kernels.binding.steps import Args, MicroRef, Operand, Operands, Space, Step
 from cpuconv.kernels.elementwise.epilogue import Epilogue
-from cpuconv.kernels.emit.product import BY_NAME, Product
+from cpuconv.kernels.emit.product import BY_NAME
 from cpuconv.kernels.products.closed.closed_set import closed_ref
 from cpuconv.kernels.products.gemm_tile import LINE, GemmTile
 from cpuconv.kernels.products.matrix_strip import configuration
