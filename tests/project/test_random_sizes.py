@@ -38,10 +38,11 @@ def test_a_number_is_sizes_and_elements() -> None:
             assert judge.shapes(number) == {port: array.shape for port, array in feed.items()}
             assert all(np.array_equal(array, same[port]) for port, array in feed.items())
         for port, axes in network.inputs.items():
-            sizes = zip(axes, judge.shapes(SMALLEST)[port], judge.shapes(ODDEST)[port], strict=True)
+            steps = (1, *[network.step] * (len(axes) - 1))
+            sizes = zip(axes, judge.shapes(SMALLEST)[port], judge.shapes(ODDEST)[port], steps, strict=True)
             assert all(
-                low == axis == high if isinstance(axis, int) else low == axis[0] and high % 2
-                for axis, low, high in sizes
+                low == axis == high if isinstance(axis, int) else low == axis[0] and high // step % 2
+                for axis, low, high, step in sizes
             )
         assert len({str(judge.shapes(number)) for number in range(2, 12)}) > 3
 

@@ -150,20 +150,18 @@ _PLANES = "x: uint8|int8|float32 (N C P...) -> y: =x (N C Q...)"
 _INT8_PLANES = "x: uint8|int8 (N C P...) -> y: =x (N C Q...)"
 
 
-def _windows(name: str, reference: Callable[..., Any], int8: Int8, **attributes: object) -> Op:
+def _windows(name: str, result: Callable[..., Any], int8: Int8, **attributes: object) -> Op:
     """Row of a reduction over windows with kernels."""
     kernels: dict[str, Any] = {"offers": _offers_pool, "lower": _lower_pool, "signature": _PLANES}
     traits: dict[str, Any] = {"window": True, "sign": Sign.KEPT, "int8": int8}
-    return Op(name, _infer_pool, defined(reference), {**_WINDOW, **attributes}, **kernels, **traits)
+    return Op(name, _infer_pool, defined(result), {**_WINDOW, **attributes}, **kernels, **traits)
 
 
-def _whole(name: str, reference: Callable[..., Any], fold: str, mean: bool = False, **traits: Any) -> Op:
+def _whole(name: str, result: Callable[..., Any], fold: str, mean: bool = False, **traits: Any) -> Op:
     """Row of a reduction over whole planes with kernels."""
     lower = partial(lower_planes, fold=fold, mean=mean)
     signature = "x: float32 (N C P...) -> y: float32 (N C Q...)"
-    return Op(
-        name, _infer_global, defined(reference), offers=_offers_global, lower=lower, signature=signature, **traits
-    )
+    return Op(name, _infer_global, defined(result), offers=_offers_global, lower=lower, signature=signature, **traits)
 
 
 _AVERAGE = _windows("AveragePool", definition.average_pool, Int8.RESCALED, count_include_pad=0)

@@ -118,8 +118,10 @@ def slices_at(data: TensorView, indices: TensorView, other: TensorView, batch: i
     (size, index, place), *rest = [*points, (1, 0, 0)]
     assert not points or len(rest) == 1
     components = list(zip(data.shape, data.strides, strict=True))[batch : batch + count]
-    row = data.dtype.itemsize * math.prod(data.shape[batch + count :])
-    return IndexedRows(_merged(axes), Axis(size, 0, index, place), components, row, index_component=indices.strides[-1])
+    each, row = Axis(size, 0, index, place), data.dtype.itemsize * math.prod(data.shape[batch + count :])
+    if not points and not batch:
+        each, row = _single_slice(data, other, count)
+    return IndexedRows(_merged(axes), each, components, row, index_component=indices.strides[-1])
 
 
 def slices_along(data: TensorView, indices: TensorView, other: TensorView, axis: int) -> IndexedRows:
@@ -128,9 +130,24 @@ def slices_along(data: TensorView, indices: TensorView, other: TensorView, axis:
     before = zip(data.shape[:axis], data.strides, (0,) * axis, other.strides, strict=False)
     points = merge_axes(list(zip(indices.shape, indices.strides, other.strides[axis : axis + rank], strict=True)))
     (size, index, place), *rest = [*points, (1, 0, 0)]
-    row = data.dtype.itemsize * math.prod(data.shape[axis + 1 :])
+    each, row = Axis(size, 0, index, place), data.dtype.itemsize * math.prod(data.shape[axis + 1 :])
+    if not rank and not axis:
+        each, row = _single_slice(data, other, 1)
     outer = [*_merged(before), *(Axis(size, 0, *strides) for size, *strides in rest[:-1])]
-    return IndexedRows(outer, Axis(size, 0, index, place), [(data.shape[axis], data.strides[axis])], row)
+    return IndexedRows(outer, each, [(data.shape[axis], data.strides[axis])], row)
+
+
+def _single_slice(data: TensorView, other: TensorView, axis: int) -> tuple[Axis, int]:
+    """Points and bytes per row of one slice of dense data: all of `other`, whose first axis may have gaps."""
+    shape = data.shape[axis:]
+    axes = merge_axes(
+        list(zip(shape, data.strides[axis:], other.strides[len(other.shape) - len(shape) :], strict=True))
+    )
+    row = data.dtype.itemsize * math.prod(shape)
+    if not axes or axes[0][2] * axes[0][0] == row:
+        return _ONE, row
+    (size, step, place), *_ = axes
+    return Axis(size, step, 0, place), step
 
 
 def slices_from(data: TensorView, indices: TensorView, other: TensorView, axis: int, circular: bool) -> IndexedRows:

@@ -17,6 +17,7 @@ from cpuconv.errors import SourceError  # noqa: E402
 from cpuconv.graph.ir import Graph, Value  # noqa: E402
 from cpuconv.graph.ops import TABLE  # noqa: E402
 from cpuconv.kernels.indexing.combining import NUMBERS, REDUCTIONS  # noqa: E402
+from support.graph import lowered  # noqa: E402
 
 LIMITS = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 HALVES = [np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)]
@@ -54,6 +55,15 @@ def along(indices, axis):
     """The index in the data of each element of `indices`."""
     for place in np.ndindex(indices.shape):
         yield (*place[:axis], int(indices[place]), *place[axis + 1 :])
+
+
+@pytest.mark.parametrize("op", ["Gather", "GatherND", "ScatterND"])
+def test_a_single_slice_lies_in_memory_with_gaps(op):
+    """As in a part of a concatenation."""
+    x, one = numbers(np.random.default_rng(0), (2, 3, 1), np.dtype(np.float32)), np.ones((), np.int64)
+    arrays = [x, one.reshape(() if op == "Gather" else 1), *[-x[0]] * (op == "ScatterND")]
+    node = TABLE[op].node([f"x{at}" for at in range(len(arrays))], ["y"])
+    assert lowered.check(node, arrays, apart=True)
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -34,6 +34,7 @@ MOVING: dict[str, tuple[Sequence[np.ndarray | None], Mapping[str, Any]]] = {
     "GatherElements": ([ROWS, PAIRS], {"axis": 0}),
     "GatherND": ([ROWS, PAIRS], {}),
     "Identity": ([ROWS], {}),
+    "InterleaveImages": ([IMAGE, IMAGE], {}),
     "Leading": ([ROWS, np.array([100])], {"axis": 1}),
     "MaxUnpool": ([IMAGE, np.arange(SIZE).reshape(IMAGE.shape)], {"kernel_shape": [1, 1]}),
     "NonZero": ([X], {}),
