@@ -129,14 +129,15 @@ def test_callers_and_helpers(seed, callers, threads_, workers, each, switch, pau
 
 
 @pytest.mark.skipif(not thread_pool.available(), reason="threads are those of Numba's layer here")
-def test_idle_threads_sleep_after_at_most_20_microseconds():
-    assert max(thread_pool.IDLE_SECONDS, thread_pool.END_SECONDS) <= 20e-6
+def test_idle_threads_fall_asleep():
     made, end = thread_pool.Helpers(2), time.monotonic() + 10
     mails = [(1 + thread) * work_stealing.LINE for thread in range(2)]
-    while set(made.board[mails]) != {ASLEEP} and time.monotonic() < end:
-        time.sleep(0.001)
-    assert set(made.board[mails]) == {ASLEEP}
-    assert made.close(os.getpid())
+    try:
+        while set(made.board[mails]) != {ASLEEP} and time.monotonic() < end:
+            time.sleep(0.001)
+        assert set(made.board[mails]) == {ASLEEP}
+    finally:
+        assert made.close(os.getpid())
 
 
 @given(units=st.integers(1, 60), parts=st.integers(1, 90))

@@ -70,7 +70,8 @@ def test_error_and_equal_bits(depth, products):
     first, last = (oracle.run(oracle.plan(problem, given, each), given) for each in some(problem, products))
     np.testing.assert_array_equal(first, last)
     error = reference.relative_error(first, reference.conv2d(given.x, given.w, None, problem))
-    assert error <= {3: 6e-6, 6: 1e-6}[products]
+    sums = {64: 2e-7, 576: 5e-7, 4608: 1.2e-6}[depth]  # measured: decision 31
+    assert error <= {3: ERROR[3] + sums, 6: sums}[products]
 
 
 @ON_AMX

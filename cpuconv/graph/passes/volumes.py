@@ -1,4 +1,4 @@
-"""Convert 3-D convolutions to 2-D convolutions, with the depth slices of a window as channels.
+"""Convert 3-D convolutions, and operators between them, to operators on depth slices as images.
 
 Pattern: 3-D Conv with constant weights. Let depth slices be images. Then tap t of the depth reads the slice
 o * stride + t * dilation - pad for slice o of the result:

@@ -257,7 +257,8 @@ class TestIntegers:
         softmax = ops.TABLE["QuantizedSoftmax"].node(["x"], ["y"], **numbers)
         weights = run_offer(softmax, [scores], offers(softmax, [scores])[0])[0]
         y = product(weights, arrays[2], 3, 2, 4)
-        assert len(np.unique(y)) > 20 and np.array_equal(run_offer(case, arrays, offer)[0], y)
+        apart = np.abs(run_offer(case, arrays, offer)[0].astype(int) - y)
+        assert len(np.unique(y)) > 20 and apart.max() <= 1 and np.count_nonzero(apart) <= 4
 
     @pytest.mark.parametrize(
         "changed",
