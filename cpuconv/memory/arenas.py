@@ -60,13 +60,18 @@ class Arenas:
     Parameters
     ----------
     most_idle : int
-        Maximum size of unused arenas, in bytes, without the most recently used one.
+        Maximum size of unused arenas, in bytes, without the most recently used one; for each pinned stream by itself.
+    home : tuple of int
+        Cores of the pinned stream whose pool this is; empty: of other threads, and of these pools.
+    living : _Living or None
+        Arenas of all these pools.
     """
 
-    def __init__(self, most_idle: int = 0) -> None:
-        self._most_idle = most_idle
+    def __init__(self, most_idle: int = 0, home: tuple[int, ...] = (), living: _Living | None = None) -> None:
+        self._most_idle, self._home = most_idle, home
+        self._pinned: dict[tuple[int, ...], Arenas] = {}
         self._free: list[Arena] = []  # the most recently used one is the last
-        self._living = _Living()
+        self._living = _Living() if living is None else living
         self._runs = self._spare = self._needed = 0  # window statistics: runs, minimum of unused arenas, largest size
 
     def __len__(self) -> int:
@@ -84,17 +89,22 @@ class Arenas:
 
     def take(self, size: int) -> Arena:
         """Take an arena of at least `size` bytes, until it is returned."""
-        if home := pinned_cores():
-            arena = self._of(home) or self._new(size, home)
-            if arena.memory.nbytes < size:
-                arena = self._new(size, home)
-        else:
-            try:
-                arena = self._free.pop()
-            except IndexError:
-                arena = self._new(size)
-            if arena.memory.nbytes < size:
-                arena = self._larger(arena, size)
+        return self._of(pinned_cores())._take(size)
+
+    def _of(self, home: tuple[int, ...]) -> Arenas:
+        """The pool of a pinned stream, or this one."""
+        if not home:
+            return self
+        found = self._pinned.get(home)
+        return found or self._pinned.setdefault(home, Arenas(self._most_idle, home, self._living))
+
+    def _take(self, size: int) -> Arena:
+        try:
+            arena = self._free.pop()
+        except IndexError:
+            arena = self._new(size)
+        if arena.memory.nbytes < size:
+            arena = self._larger(arena, size)
         if len(self._free) < self._spare:
             self._spare = len(self._free)
         if size > self._needed:
@@ -103,15 +113,6 @@ class Arenas:
             arena.used = size
             self._living.changes += 1
         return arena
-
-    def _of(self, home: tuple[int, ...]) -> Arena | None:
-        """Take the most recently used idle arena of a pinned stream."""
-        for arena in reversed([*self._free]):
-            if arena.home == home:
-                with contextlib.suppress(ValueError):  # another thread took it
-                    self._free.remove(arena)
-                    return arena
-        return None
 
     def _larger(self, small: Arena, size: int) -> Arena:
         """Find an arena that is large enough; otherwise allocate one in place of `small`."""
@@ -128,13 +129,16 @@ class Arenas:
         self._free += passed[::-1]
         return self._new(size)
 
-    def _new(self, size: int, home: tuple[int, ...] = ()) -> Arena:
-        arena = Arena(size, home)
+    def _new(self, size: int) -> Arena:
+        arena = Arena(size, self._home)
         self._living.add(weakref.ref(arena, self._living.forget))
         return arena
 
     def give_back(self, arena: Arena) -> None:
         """Return an arena for later runs; free surplus or too large arenas."""
+        self._of(arena.home)._give_back(arena)
+
+    def _give_back(self, arena: Arena) -> None:
         self._free.append(arena)
         self._runs += 1
         if self._runs >= _WINDOW:
@@ -162,4 +166,5 @@ class Arenas:
 
     def release(self) -> None:
         """Free all unused arenas."""
-        self._free.clear()
+        for pool in (self, *[*self._pinned.values()]):
+            pool._free.clear()

@@ -1,7 +1,7 @@
 """Attention in NumPy: of floating-point numbers, and of int8 or uint8 with scales and zero points.
 
 The latter is softmax(q k + masks) v as a file computes it that quantises the scores (also after each mask), the weights
-and the result: every QuantizeLinear's rounding is kept.
+and the result: every QuantizeLinear's rounding is kept. Rows with NaN, or with -inf alone, have no defined result.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from baselib.data_classes import dataclass
 from cpuconv.elements import F32, OF_DTYPE, S8, U8, Element
 from cpuconv.problem.quantization import bounds
 
-MOST_MASKS = 2
+MAX_MASKS = 2
 
 
 def attended(
@@ -84,7 +84,7 @@ class QuantizedAttention:
         types: list[Any] = [OF_DTYPE.get(attributes[name]) for name in ("weight_type", "y", "score_type")]
         if types[0] not in (U8, S8) or not {*types[1:]} <= {U8, S8, F32}:
             raise ValueError("weights must be uint8 or int8, scores and results uint8, int8 or float32")
-        if masks > MOST_MASKS or not len(scales) == len(points) == 6 + masks:
+        if masks > MAX_MASKS or not len(scales) == len(points) == 6 + masks:
             raise ValueError(f"there are {masks} masks, {len(scales)} scales and {len(points)} zero points")
         elements = [*(OF_DTYPE[each] for each in operands), *types, *types[2:] * masks]
         made = [QuantizedTensor(each, float(s), int(z)) for each, s, z in zip(elements, scales, points, strict=True)]

@@ -238,7 +238,7 @@ def bound(problem: ConvProblem, machine: Machine) -> float:
 
 @functools.lru_cache(maxsize=64)
 def _form(problem: ConvProblem, rows: int, cols: int, products: int, machine: Machine) -> Form:
-    """What the candidates of a tile size share."""
+    """Cost terms shared by all candidates of a tile size."""
     out = outputs(problem, rows, cols)
     work = operations(rows, cols, products, out[0])
     return transformed.form(problem, machine, out, planes(rows, cols, products), work)

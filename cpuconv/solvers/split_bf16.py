@@ -95,7 +95,7 @@ def _of_channels(products: int) -> Product:
 
 
 def bound(problem: ConvProblem, machine: Machine) -> float:
-    """That of three products."""
+    """Lower bound of the time, that of three products."""
     least_products = min(SPLIT)
     on_parts = _on_parts(problem, machine.isa, SPLIT[least_products].parts)
     return amx_tiles.bound(on_parts, machine, _of_channels(least_products))

@@ -95,7 +95,7 @@ def _of_size(problem: ConvProblem, isa: Isa, m: Size) -> Iterator[Params]:
 
 @functools.lru_cache(maxsize=256)
 def _rates(r: int, s: int, cg: int, kg: int, machine: Machine) -> Rates:
-    """Those of every tile size of a kernel."""
+    """Rates of every tile size of a kernel."""
     planes, forward, backward = figures_of(r, s)[1][4:]
     slots = winograd_tiles.slots(machine)
     slow = Forms(np.ones_like(planes), planes, planes, slots * forward, slots * backward)

@@ -331,7 +331,7 @@ def bound(problem: ConvProblem, machine: Machine) -> float:
 
 @functools.lru_cache(maxsize=64)
 def _shared(problem: ConvProblem, size: Size, machine: Machine) -> transformed.Form:
-    """What the candidates of a tile size share."""
+    """Cost terms shared by all candidates of a tile size."""
     each = form(problem, size)
     assert each is not None  # `candidates` has asked
     planes, work = _planes(each, machine.isa), _all_operations(each, machine.isa)

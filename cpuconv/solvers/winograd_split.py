@@ -76,7 +76,7 @@ def _split_operations(products: int, machine: Machine) -> float:
 
 @functools.lru_cache(maxsize=256)
 def _rates(r: int, s: int, cg: int, kg: int, products: int, machine: Machine) -> Rates:
-    """Those of every tile size of a kernel."""
+    """Rates of every tile size of a kernel."""
     planes, forward, backward = winograd_tiles.figures_of(r, s)[1][4:]
     slots, split = winograd_tiles.slots(machine), _split_operations(products, machine)
     forms = Forms(np.ones_like(planes), planes, planes, slots * (forward + split * planes), slots * backward)
@@ -94,7 +94,7 @@ def bound(problem: ConvProblem, machine: Machine) -> float:
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
-    """That of Winograd with the parts' transforms and products."""
+    """Time of Winograd with transforms and products of parts."""
     m, split = (params.rows, params.cols), _split_operations(params.products, machine)
     planes, more = _planes(problem, params.products, m), ERROR[params.products]
     return transformed.cost(winograd_tiles.form(problem, m, machine, planes, more, split), params)

@@ -59,9 +59,19 @@ def test_pinned_streams_keep_to_arenas_of_their_cores(pool, monkeypatch):
     assert second is not first and take((0, 1)) is first and take((2, 3)) is second
     pool.give_back(first)
     larger = take((0, 1), 2 * first.memory.nbytes)
-    assert larger is not first and first not in pool._free
-    pool.give_back(second)
-    assert take(()) is second  # whose thread runs anywhere
+    assert larger is not first and len({id(each) for each in (first, second, larger, take(()))}) == 4
+
+
+def test_pinned_streams_in_turns_keep_their_arenas(monkeypatch):
+    pool, found = Arenas(0), []
+    for turn in range(600):
+        monkeypatch.setattr(arenas, "pinned_cores", lambda turn=turn: (turn % 2,))
+        found.append(pool.take(1 << 20))
+        pool.give_back(found[-1])
+    assert len({id(arena) for arena in found}) == len(pool) == 2
+    pool.release()
+    del found
+    assert not len(pool)
 
 
 @pytest.mark.skipif(ADVICE is None, reason="memory comes in pages of the system's size")

@@ -50,6 +50,12 @@ def _infer_concat(node: Node, inputs: Inputs) -> list[Value]:
     return [Value((*first[:axis], total, *first[axis + 1 :]), inputs[0].dtype)]
 
 
+def _infer_interleave(node: Node, inputs: Inputs) -> list[Value]:
+    if node["axis"] or any(value.shape != inputs[0].shape for value in inputs):
+        raise ValueError("the inputs must be as many images of one shape, and the axis 0")
+    return _infer_concat(node, inputs)
+
+
 def concat(node: Node, arrays: Arrays) -> np.ndarray:
     """Concatenate along an axis."""
     return np.concatenate(arrays, node["axis"])
@@ -379,7 +385,7 @@ _SLICED = {**_cuts(_slice_boxes), "movement": Movement.PART, "int8": Int8.MOVED,
 
 OPS = (
     Op("Concat", _infer_concat, concat, {"axis": REQUIRED}, widened=False, **_LAID, follows_sizes=True),
-    Op("InterleaveImages", _infer_concat, interleave_images, {"axis": 0}, widened=False, **_LAID, own=True),
+    Op("InterleaveImages", _infer_interleave, interleave_images, {"axis": 0}, widened=False, **_LAID, own=True),
     Op("Split", _infer_split, split, _SPLIT, parameters=(1,), widened=False, **_PARTS),
     Op("Slice", _infer_slice, slice_, parameters=(1, 2, 3, 4), widened=False, **_SLICED, follows_sizes=True),
     Op("Pad", _infer_pad, pad, {"mode": "constant"}, parameters=(1, 3), **EXACT, **_PADDED),

@@ -24,6 +24,7 @@ from cpuconv.graph.ops.base import (
     Reference,
     axis_in,
     broadcast_shapes,
+    defined,
     given,
     like_first,
 )
@@ -35,53 +36,13 @@ from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.binding.tensor_view import BLOCKED, DENSE, FLOAT32, blocked_shape, stored_as, unrounded
 from cpuconv.kernels.channels.instance_norm import normalise_steps
 from cpuconv.kernels.channels.local_response_norm import norm_step
-from cpuconv.problem import activation as activations
+from cpuconv.problem import normalization as definition
 
 
-def _per_channel(vector: np.ndarray, rank: int) -> np.ndarray:
-    """Reshape a per-channel vector to broadcast over (N, C, ...)."""
-    return vector.reshape(-1, *[1] * (rank - 2))
-
-
-def _standard(x: np.ndarray, axes: tuple[int, ...], epsilon: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Normalise x to mean 0 and variance 1 over `axes`; return it, the mean and the inverse standard deviation."""
-    mean = x.mean(axes, keepdims=True)
-    inverse = 1 / np.sqrt(x.var(axes, keepdims=True) + epsilon)
-    return (x - mean) * inverse, mean, inverse
-
-
-def batch_normalization(node: Node, arrays: Arrays) -> np.ndarray:
-    """Compute (x - mean) / sqrt(var + epsilon) * scale + bias per channel."""
-    x = arrays[0]
-    scale, bias, mean, var = (_per_channel(vector, max(2, x.ndim)) for vector in arrays[1:])
-    return (x - mean) / np.sqrt(var + node["epsilon"]) * scale + bias
-
-
-def instance_normalization(node: Node, arrays: Arrays) -> np.ndarray:
-    """Normalise each plane to mean 0 and variance 1, then apply scale and bias per channel."""
-    x = arrays[0]
-    scale, bias = (_per_channel(vector, x.ndim) for vector in arrays[1:])
-    return _standard(x, tuple(range(2, x.ndim)), node["epsilon"])[0] * scale + bias
-
-
-def volume_normalization(node: Node, arrays: Arrays) -> np.ndarray:
-    """Compute activation(instance normalisation + residual) of volumes, whose depth slices are the images of x.
-
-    Image i is a slice of volume i modulo `volumes`. The residual is the optional fourth input.
-    """
-    x, scale, bias, residual = *arrays[:3], given(arrays, 3)
-    slices = x.reshape(-1, node["volumes"], *x.shape[1:])
-    y = _standard(slices, (0, *range(3, slices.ndim)), node["epsilon"])[0].reshape(x.shape)
-    y = y * _per_channel(scale, x.ndim) + _per_channel(bias, x.ndim)
-    return activations.apply(y if residual is None else y + residual, node["activation"])
-
-
-def group_normalization(node: Node, arrays: Arrays) -> np.ndarray:
-    """Normalise each group of channels to mean 0 and variance 1, then apply scale and bias per channel."""
-    x = arrays[0]
-    scale, bias = (_per_channel(vector, x.ndim) for vector in arrays[1:])
-    grouped = x.reshape(len(x), node["num_groups"], math.prod(x.shape[1:]) // node["num_groups"])
-    return _standard(grouped, (2,), node["epsilon"])[0].reshape(x.shape) * scale + bias
+def _infer_volumes(node: Node, inputs: Inputs) -> list[Value]:
+    if node["volumes"] < 1 or inputs[0].shape[0] % node["volumes"]:
+        raise ValueError(f"{inputs[0].shape[0]} slices of {node['volumes']} volumes")
+    return _infer_channels(node, inputs[:3])
 
 
 def _infer_layer(node: Node, inputs: Inputs) -> list[Value]:
@@ -97,23 +58,9 @@ def _infer_layer(node: Node, inputs: Inputs) -> list[Value]:
 def layer_normalization(node: Node, arrays: Arrays) -> tuple[np.ndarray, ...]:
     """Normalise over the last axes, apply scale and bias; also return mean and inverse standard deviation."""
     x, scale, bias = *arrays[:2], given(arrays, 2)
-    y, mean, inverse = _standard(x, tuple(range(axis_in(node["axis"], x.ndim), x.ndim)), node["epsilon"])
+    y, mean, inverse = definition.standard(x, tuple(range(axis_in(node["axis"], x.ndim), x.ndim)), node["epsilon"])
     y = y * scale
     return y if bias is None else y + bias, mean, inverse
-
-
-def lp_normalization(node: Node, arrays: Arrays) -> np.ndarray:
-    """Compute x / (sum of |x|^p)^(1/p) along an axis; 0 where all elements are 0."""
-    (x,) = arrays
-    norm = (np.abs(x) ** node["p"]).sum(node["axis"], keepdims=True) ** (1 / node["p"])
-    return np.where(norm == 0, 0, x / norm)
-
-
-def mean_variance_normalization(node: Node, arrays: Arrays) -> np.ndarray:
-    """Compute (x - mean) / (standard deviation + 1e-9) over axes."""
-    (x,) = arrays
-    axes = tuple(node["axes"])
-    return (x - x.mean(axes, keepdims=True)) / (x.std(axes, keepdims=True) + 1e-9)
 
 
 def _infer_lrn(node: Node, inputs: Inputs) -> list[Value]:
@@ -122,29 +69,6 @@ def _infer_lrn(node: Node, inputs: Inputs) -> list[Value]:
     if len(inputs[0].shape) < 2:
         raise ValueError("there are no channels")
     return like_first(node, inputs)
-
-
-def lrn(node: Node, arrays: Arrays) -> np.ndarray:
-    """Compute x / (bias + alpha / size * sum of squares over `size` neighbouring channels)^beta."""
-    (x,) = arrays
-    size, channels = node["size"], x.shape[1]
-    squares = np.zeros_like(x)
-    for c in range(channels):
-        first, last = max(0, c - (size - 1) // 2), min(channels, c + size // 2 + 1)
-        squares[:, c] = (x[:, first:last] ** 2).sum(1)
-    return x / (node["bias"] + node["alpha"] / size * squares) ** node["beta"]
-
-
-def log_softmax(node: Node, arrays: Arrays) -> np.ndarray:
-    """Compute log(exp(x) / sum of exp(x)) along an axis."""
-    (x,) = arrays
-    shifted = x - x.max(node["axis"], keepdims=True, initial=-np.inf)
-    return shifted - np.log(np.exp(shifted).sum(node["axis"], keepdims=True))
-
-
-def softmax(node: Node, arrays: Arrays) -> np.ndarray:
-    """Compute exp(x) / sum of exp(x) along an axis."""
-    return np.exp(log_softmax(node, arrays))
 
 
 def _infer_along(node: Node, inputs: Inputs) -> list[Value]:
@@ -264,37 +188,37 @@ _ROWS_SIGNATURE = f"x: float32 (S...), {_AFFINE} -> y: float32 (S...)"
 _ROWWISE_KERNELS["signature"] = _ROWS_SIGNATURE
 _QUANTISED_ROWS = f"x: uint8|int8|float32 (S...), {_AFFINE} -> y: uint8|int8|float32 (S...)"
 
-_SOFTMAX = _softmax_op("Softmax", softmax, int8=Int8.RESCALED, sign=Sign.NONNEGATIVE)
+_SOFTMAX = _softmax_op("Softmax", defined(definition.softmax), int8=Int8.RESCALED, sign=Sign.NONNEGATIVE)
 _NORMALISED = Op("LayerNormalization", _infer_layer, layer_normalization, _LAYER, **_ROWWISE_KERNELS)
 
 OPS = (
-    Op("BatchNormalization", _infer_batch, batch_normalization, _STATED, mixed=True),
+    Op("BatchNormalization", _infer_batch, defined(definition.batch_normalization), _STATED, mixed=True),
     Op(
         "InstanceNormalization",
         _infer_channels,
-        instance_normalization,
+        defined(definition.instance_normalization),
         {"epsilon": 1e-5},
         **_BY_PLANES,
         signature=_CHANNELS,
     ),
     Op(
         "VolumeNormalization",
-        lambda node, inputs: _infer_channels(node, inputs[:3]),
-        volume_normalization,
+        _infer_volumes,
+        defined(definition.volume_normalization),
         {"epsilon": 1e-5, "volumes": 1, "activation": None},
         **{**_BY_PLANES, "offers": _offers_volume},
         signature=_CHANNELS.replace(" ->", ", added?: float32 (N C P...) ->"),
         own=True,
     ),
-    Op("GroupNormalization", _infer_groups, group_normalization, _GROUPS),
+    Op("GroupNormalization", _infer_groups, defined(definition.group_normalization), _GROUPS),
     _NORMALISED,
     quantised_variant(_NORMALISED, _offers_layer, _lower_layer, _QUANTISED_ROWS),
-    Op("LpNormalization", _infer_along, lp_normalization, {"axis": -1, "p": 2}),
-    Op("MeanVarianceNormalization", like_first, mean_variance_normalization, {"axes": [0, 2, 3]}),
-    Op("LRN", _infer_lrn, lrn, _LRN, offers=_offers_lrn, lower=_lower_lrn, signature=FLOATS),
+    Op("LpNormalization", _infer_along, defined(definition.lp_normalization), {"axis": -1, "p": 2}),
+    Op("MeanVarianceNormalization", like_first, defined(definition.mean_variance_normalization), {"axes": [0, 2, 3]}),
+    Op("LRN", _infer_lrn, defined(definition.lrn), _LRN, offers=_offers_lrn, lower=_lower_lrn, signature=FLOATS),
     _SOFTMAX,
     quantised_variant(
         _SOFTMAX, _offers_softmax, _lower_softmax, "x: uint8|int8|float32 (S...) -> y: uint8|int8|float32 (S...)"
     ),
-    _softmax_op("LogSoftmax", log_softmax),
+    _softmax_op("LogSoftmax", defined(definition.log_softmax)),
 )

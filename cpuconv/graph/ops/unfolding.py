@@ -18,6 +18,8 @@ from cpuconv.kernels.binding.tensor_view import DENSE, TensorView, contiguous_st
 
 def _infer_unfold(node: Node, inputs: Inputs) -> list[Value]:
     n, c, *plane = inputs[0].shape
+    if not 1 <= node["kernel"] <= n or node["stride"] < 1:
+        raise ValueError(f"windows of {node['kernel']} of {n} images, by steps of {node['stride']}")
     return [Value(((n - node["kernel"]) // node["stride"] + 1, c * node["kernel"], *plane), inputs[0].dtype)]
 
 
@@ -37,7 +39,8 @@ def _offer_unfold(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
 
 def _view_unfolded(node: Node, places: Sequence[Any], values: Sequence[Any]) -> list[TensorView]:
     (x,) = places
-    assert x.strides == contiguous_strides(x.physical, x.dtype.itemsize), "images are apart"
+    if x.strides != contiguous_strides(x.physical, x.dtype.itemsize):
+        raise ValueError("the images are apart")
     return [x.at(0, values[0].shape, (x.strides[0] * node["stride"], *x.strides[1:]))]
 
 

@@ -186,6 +186,8 @@ def _on_slices(graph: Graph, node: Node) -> Rewrite | None:
             if node.op != "Concat" and shape_of(graph, name) != shape or not (images := _slices_of(graph, name)):
                 return None
             operands.append(images)
+        elif node.op == "Concat":
+            return None
         elif array is None or norm or (array.size == 1 and array.ndim < 4):
             operands.append(name)
         elif array.ndim > 3 and array.size == array.shape[-4]:

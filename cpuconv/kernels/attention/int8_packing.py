@@ -25,7 +25,7 @@ _SHIFTS = {(U8, S8): -128, (S8, U8): 128}
 
 
 def shift(x: Element, y: Element) -> int:
-    """What is added to elements of type `x` that are stored as `y`."""
+    """Offset added when elements of type `x` are stored as `y`."""
     return _SHIFTS.get((x, y), 0)
 
 

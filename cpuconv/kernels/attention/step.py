@@ -96,6 +96,7 @@ class AttentionProblem:
 
 
 def broadcast_rows(mask: Matrices, view: TensorView) -> Matrices:
+    """The mask with a row stride of 0, if all rows share one row of it."""
     return replace(mask, row=0) if len(view.shape) < 2 or view.shape[-2] == 1 else mask
 
 

@@ -312,7 +312,7 @@ _TILE = 30.0  # overhead of a tile, in cycles
 
 
 def matrix_cycles(v: int, rows: int, cols: int, segments: float) -> float:
-    """Modelled cycles of a tile: multiplications by `segments` registers of each weight vector, or epilogues beside."""
+    """Modelled cycles of a tile: of multiplications by `segments` registers per weight vector, or longer epilogues."""
     parts = halves(rows, cols)
     points, cycles = zip(*_CYCLES, strict=True)
     product = sum(float(np.interp(count, points, cycles)) for _, _, count in parts) * v

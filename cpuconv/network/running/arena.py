@@ -208,6 +208,8 @@ class _Planner:
             form = node_plan.writes(0)
             last = form == node_plan.reads(position) and unrounded(form) == CHANNELS_LAST
             alike |= last and place.strides == self._place(name, "", node_plan.writes(0)).strides
+            if place.block > 1 and place.physical[0] != 1 and place.strides[0] * place.physical[0] != place.size:
+                continue  # images overlap
             if alike and owner is not None and owner.size == place.size and self._is_free(at, node_plan, place):
                 return place
         return None

@@ -186,7 +186,10 @@ def slots(machine: Machine) -> float:
 def form(
     problem: ConvProblem, m: Size, machine: Machine, planes: Planes, more: float = 0.0, split: float = 0.0
 ) -> Form:
-    """What the candidates of a tile size share. `split`: operations of a component, stored by the forward transform."""
+    """Cost terms shared by all candidates of a tile size.
+
+    `split`: operations of a component, stored by the forward transform.
+    """
     forward, backward = tile_operations((problem.r, problem.s), m)
     work = slots(machine) * (forward + split * planes.count), slots(machine) * backward
     charge = transformed.charge(error(problem, m, more))

@@ -116,3 +116,9 @@ def test_operators_between_volumes_compute_on_slices(batch):
     made = RUN["volumes"](before)
     assert sum(node.op == "Transpose" for node in RUN["views"](made).nodes) == 3  # of inputs and the result
     same(before, RUN["epilogues"](RUN["views"](made)))
+
+
+def test_constants_joined_to_volumes_stay():
+    """They have as many volumes as the others, and a depth."""
+    before = graph(op.Concat(op.Relu(op.Conv(feed(1, 4, 3, 3, 3), array(8, 4, 3, 3, 3))), array(1, 3, 1, 1, 1), axis=1))
+    same(before, RUN["volumes"](before))

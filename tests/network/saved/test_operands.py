@@ -17,6 +17,8 @@ from support.damage.operands import Application  # noqa: E402
 from support.graphs import Case  # noqa: E402
 
 BYTES = np.arange(24, dtype=np.uint8).reshape(2, 12)
+STACK = np.ones((4, 16, 3, 3), np.float32)
+VOLUMES = [STACK, ONES_16 := np.ones(16, np.float32), ONES_16]
 IMAGE, TAPS, ONES = BYTES.reshape(1, 2, 3, 4), np.ones((5, 2, 1, 1), np.int8), np.ones(12, np.float32)
 F16, F32, BF16 = map(np.dtype, (np.float16, np.float32, ml_dtypes.bfloat16))
 SCALES = {"x_scale": 0.1, "x_zero_point": 3, "y_scale": 0.1, "y_zero_point": 0}
@@ -56,6 +58,25 @@ def test_what_kernels_do_not_take_is_refused_as_it_is_read(op, arrays, known, at
     with pytest.raises(SourceError) as caught:
         operands.loaded(made)
     assert f"{op} node 'y0': {reason}" in str(caught.value)
+
+
+ATTRIBUTES = [  # that give no result, or one of another shape than the operands have
+    ("InterleaveImages", [STACK, STACK], {"axis": 1}, "the inputs must be as many images of one shape"),
+    ("InterleaveImages", [STACK, STACK[:1]], {}, "the inputs must be as many images of one shape"),
+    ("UnfoldImages", [STACK], {"kernel": 7, "stride": -1}, "windows of 7 of 4 images"),
+    ("UnfoldImages", [STACK], {"kernel": 2, "stride": 0}, "windows of 2 of 4 images"),
+    ("UnfoldImages", [STACK], {"kernel": 0}, "windows of 0 of 4 images"),
+    ("VolumeNormalization", VOLUMES, {"volumes": 3}, "4 slices of 3 volumes"),
+    ("VolumeNormalization", VOLUMES, {"volumes": 0}, "4 slices of 0 volumes"),
+    ("ScaledDotProductAttention", [np.ones((1, 2, 3, 4, 2), np.float32), np.ones((2, 3, 2, 3), np.float32),
+      np.ones((2, 3, 3, 5), np.float32)], {"perm": [0, 1, 2, 3]}, "'perm' must be the 5 axes"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("op", "arrays", "attributes", "reason"), ATTRIBUTES)
+def test_attributes_that_do_not_fit_the_operands_are_refused(op, arrays, attributes, reason):
+    with pytest.raises(SourceError, match=f"{op} node 'y0' .*{reason}"):
+        operands.loaded(Application(op, Case(arrays, attributes), frozenset(range(1, len(arrays)))))
 
 
 @pytest.mark.exhaustive
