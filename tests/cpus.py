@@ -47,10 +47,10 @@ def _tests(*names: str) -> tuple[str, ...]:
 
 
 # A run of minutes: the results of every kernel at its edges, on the CPUs that differ most from those of today.
-_KERNELS = _tests(
-    "solvers/solvers", "solvers/overlapping", "solvers/lanewise", "solvers/blocked", "api/reorder", "api/conv2d"
-)
-_EDGES = ("edges_of_a_tile", "channels_around_a_block", "epilogue", "not_finite")
+_AROUND = _tests("solvers/overlapping", "solvers/lanewise", "solvers/blocked", "api/reorder", "api/conv2d")
+_KERNELS = (*_tests("solvers/solvers"), *_AROUND)
+_NAMED = ("edges_of_a_tile", "channels_around_a_block", "epilogue", "not_finite")
+_EDGES = _tests(*(f"solvers/solvers::test_{name}" for name in _NAMED))
 _SAMPLE, _SAMPLE_ON_ARM = 96, 12  # of exhaustive cases that run lowered, and emulated
 _FEW = ("PRelu", "MaxPool", "Softmax")
 _OPERATORS = (  # one or two of each kind of kernel of networks
@@ -71,7 +71,7 @@ _SIZES = tuple(
     for name in ("images", "attention", "int8", "dynamic int8")
 )
 SLICES: dict[str, tuple[str, ...]] = {
-    "x86-64": (*_KERNELS, *_tests("conv/caches/fingerprint"), *_operators(*_FEW), *_NETWORKS[:1]),
+    "x86-64": (*_EDGES, *_AROUND, *_tests("conv/caches/fingerprint"), *_operators(*_FEW), *_NETWORKS[:1]),
     "haswell": (
         *_KERNELS,
         *_tests("solvers/im2col", "solvers/fft", "solvers/asm"),
@@ -81,8 +81,9 @@ SLICES: dict[str, tuple[str, ...]] = {
         *_tests("network/sizes/program_templates"),
     ),
     "cortex-a76": (
-        *_tests(*(f"solvers/solvers::test_{name}" for name in _EDGES)),
-        *_tests("solvers/lanewise", "solvers/blocked", "solvers/asm", "solvers/float16_sums"),
+        *_EDGES,
+        *_tests("solvers/lanewise", "solvers/blocked", "solvers/asm"),
+        *_tests("solvers/float16_sums::test_errors_are_within_the_bound"),
         *_operators(*_FEW[1:], "ScaledDotProductAttention"),
         *_NETWORKS[1:],
         *_tests("project/cpus", "autotune/tuning/search::test_workers_end_with_their_parent"),  # processes are launched
