@@ -19,7 +19,7 @@ from cpuconv.problem.quantization import bounds
 MAX_MASKS = 2
 
 
-def attended(
+def attention(
     q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray | None, scale: float, zero_rows: str
 ) -> np.ndarray:
     """Compute softmax(q k · scale + mask) v.

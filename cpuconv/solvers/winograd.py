@@ -8,11 +8,8 @@ convolution is a dense one in each phase of the plane.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterator
-
-import numpy as np
 
 from baselib.data_classes import dataclass
 from cpuconv.elements import F32
@@ -33,7 +30,7 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared import blocked, tiled_call, transformed, winograd_tiles, words
 from cpuconv.solvers.shared.solver import Solver
 from cpuconv.solvers.shared.tiled_call import Transform
-from cpuconv.solvers.shared.transformed import Forms, Planes, Rates, Size
+from cpuconv.solvers.shared.transformed import Planes, Size
 from cpuconv.solvers.shared.winograd_tiles import able_forms, constants, error, figures_of, outer, tile_sizes
 
 
@@ -93,19 +90,10 @@ def _of_size(problem: ConvProblem, isa: Isa, m: Size) -> Iterator[Params]:
         yield Params(*m, *sizes)
 
 
-@functools.lru_cache(maxsize=256)
-def _rates(r: int, s: int, cg: int, kg: int, machine: Machine) -> Rates:
-    """Rates of every tile size of a kernel."""
-    planes, forward, backward = figures_of(r, s)[1][4:]
-    slots = winograd_tiles.slots(machine)
-    slow = Forms(np.ones_like(planes), planes, planes, slots * forward, slots * backward)
-    return transformed.rates(cg, kg, machine, slow)
-
-
 def bound(problem: ConvProblem, machine: Machine) -> float:
     """The least that any tile size takes."""
     able, forms = able_forms(problem)
-    each = _rates(problem.r, problem.s, problem.cg, problem.kg, machine)
+    each = winograd_tiles.rates(problem.r, problem.s, problem.cg, problem.kg, machine)
     return transformed.bound(problem, machine, forms.tiles, each.some(able))
 
 

@@ -8,11 +8,8 @@ Sources: as of `winograd` and of `shared.split_products`.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterator
-
-import numpy as np
 
 from baselib.data_classes import dataclass
 from cpuconv.elements import BF16
@@ -28,7 +25,7 @@ from cpuconv.solvers.shared import blocked, split_products, tiled_call, transfor
 from cpuconv.solvers.shared.solver import Solver
 from cpuconv.solvers.shared.split_products import ERROR, PART_CYCLES, label
 from cpuconv.solvers.shared.tiled_call import Transform
-from cpuconv.solvers.shared.transformed import Forms, Planes, Rates, Size
+from cpuconv.solvers.shared.transformed import Planes, Size
 from cpuconv.solvers.shared.winograd_tiles import constants, outer
 
 _SIZES = 2  # tile sizes worth trying for each number of products
@@ -74,21 +71,13 @@ def _split_operations(products: int, machine: Machine) -> float:
     return SPLIT[products].parts * PART_CYCLES * machine.isa.fma_rate / winograd_tiles.slots(machine)
 
 
-@functools.lru_cache(maxsize=256)
-def _rates(r: int, s: int, cg: int, kg: int, products: int, machine: Machine) -> Rates:
-    """Rates of every tile size of a kernel."""
-    planes, forward, backward = winograd_tiles.figures_of(r, s)[1][4:]
-    slots, split = winograd_tiles.slots(machine), _split_operations(products, machine)
-    forms = Forms(np.ones_like(planes), planes, planes, slots * (forward + split * planes), slots * backward)
-    return transformed.rates(cg, kg, machine, forms, SPLIT[products].name)
-
-
 def bound(problem: ConvProblem, machine: Machine) -> float:
     """The least that any tile size takes."""
     found = []
     for products in SPLIT:
         able, forms = winograd_tiles.able_forms(problem, more=ERROR[products])
-        each = _rates(problem.r, problem.s, problem.cg, problem.kg, products, machine)
+        kernel, split = (problem.r, problem.s, problem.cg, problem.kg), _split_operations(products, machine)
+        each = winograd_tiles.rates(*kernel, machine, SPLIT[products].name, split)
         found += [transformed.bound(problem, machine, forms.tiles, each.some(able))] if len(able) else []
     return min(found, default=math.inf)
 

@@ -10,6 +10,7 @@ import layouts
 from cpuconv.conv.recipe import Candidate
 from cpuconv.isa import current
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.solvers.shared import tiled_call
 from support import oracle
 from support.guarded import END, START
 
@@ -22,8 +23,9 @@ pytestmark = pytest.mark.usefixtures("small_work_is_shared")
     ("channels", "kernel", "layout"),
     [(3 * LANES, 3, BLOCKED), (2 * LANES, 1, BLOCKED), (6, 3, "NCHW"), (3 * LANES, 1, "NCHW")],
 )
-def test_images_overlap(channels, kernel, layout):
-    """As the depth slices of windows do, by a half or two thirds of their channels."""
+def test_images_overlap(channels, kernel, layout, monkeypatch):
+    """As the depth slices of windows do, by a half or two thirds of their channels; Winograd and FFT share them."""
+    monkeypatch.setattr(tiled_call, "shares_slices", lambda *_: True)
     shape = (24, channels, 7, 8, LANES, kernel, kernel)
     problem = ConvProblem(*shape, pads=(kernel // 2,) * 4, in_layout=layout, out_layout=BLOCKED)
     parts = 2 if channels % 3 else 3

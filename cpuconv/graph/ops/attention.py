@@ -28,7 +28,7 @@ from cpuconv.kernels.binding.steps import Ref, Step
 from cpuconv.kernels.binding.tensor_view import DENSE, FLOAT32, STRIDED, TensorView, stored_as
 from cpuconv.kernels.copies.moving import move_tensor
 from cpuconv.kernels.products.matmul_int8 import MOST, contiguous
-from cpuconv.problem.attention import QuantizedAttention, attended
+from cpuconv.problem.attention import QuantizedAttention, attention
 
 
 def _shape(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> tuple[int, ...]:
@@ -50,7 +50,7 @@ def _infer(node: Node, inputs: Inputs) -> list[Value]:
 
 def _reference(node: Node, arrays: Arrays) -> np.ndarray:
     q, k, v, mask = *arrays[:3], given(arrays, 3)
-    y = attended(q, k, v, mask, node["scale"], node["zero_rows"])
+    y = attention(q, k, v, mask, node["scale"], node["zero_rows"])
     return y if node["perm"] is None else y.transpose(node["perm"])
 
 

@@ -141,7 +141,7 @@ def transposed(graph: Graph, node: Node) -> Rewrite | None:
     """Replace a 3-D transposed convolution of one volume by one of its slices for each phase of the depth.
 
     Let u = q * stride + p with p < stride. As in the pass `transposed`, phase p of the full output is a convolution
-    along the depth with the taps p + j * stride, in reverse order of j; the phases are interleaved.
+    along the depth. Its taps are p + j * stride, in reverse order of j. The phases are interleaved.
     """
     (x, w, bias), shape = (*node.inputs, "")[:3], shape_of(graph, node.inputs[0])
     weight = constant(graph, w)

@@ -19,7 +19,7 @@ from cpuconv.kernels.transforms.winograd import WinogradWeights, winograd_weight
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared import transformed
-from cpuconv.solvers.shared.transformed import Form, Forms, Planes, Size
+from cpuconv.solvers.shared.transformed import Form, Forms, Planes, Rates, Size
 
 _HALVES: dict[int, tuple[float, ...]] = {  # the positive points, by input tile size of an axis
     1: (),
@@ -180,6 +180,18 @@ def _by_work(problem: ConvProblem, closed: bool, more: float) -> list[Size]:
 def slots(machine: Machine) -> float:
     """Slots of FMAs that an operation of a transform takes: a cycle at least, as operations wait for each other."""
     return max(1.0, machine.isa.fma_rate)
+
+
+@functools.lru_cache(maxsize=256)
+def rates(r: int, s: int, cg: int, kg: int, machine: Machine, product: str = "fma", split: float = 0.0) -> Rates:
+    """Rates of every tile size of a kernel.
+
+    `split`: operations of a component, stored by the forward transform.
+    """
+    planes, forward, backward = figures_of(r, s)[1][4:]
+    each = slots(machine)
+    forms = Forms(np.ones_like(planes), planes, planes, each * (forward + split * planes), each * backward)
+    return transformed.rates(cg, kg, machine, forms, product)
 
 
 @functools.lru_cache(maxsize=64)
