@@ -161,7 +161,9 @@ def overhead(rounds: int) -> Figures:
 
 
 def milliseconds(call: Call) -> float:
-    """Time of one call, as the mean of calls that take `SECONDS` together."""
+    """Time of one call, as the mean of calls that take `SECONDS` together. A call before warms caches; the threads of
+    the way before, which may still poll, sleep by its end."""
+    call()
     count, begin = 0, time.perf_counter()
     while (now := time.perf_counter()) < begin + SECONDS:
         call()
