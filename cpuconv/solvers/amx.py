@@ -22,50 +22,50 @@ Params = amx_tiles.Params
 
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:
-    """Types that AMX multiplies; groups that share channel blocks are merged."""
+    """Require types that AMX multiplies; groups that share channel blocks are merged."""
     if matrix_product_of(problem.types) is None:
         return f"AMX, where there is any, does not multiply {problem.types.x} by {problem.types.w}"
     return blocked.aligned_groups(_merged(problem, isa), isa)
 
 
 def _merged(problem: ConvProblem, isa: Isa) -> ConvProblem:
-    """The problem with groups that fill channel blocks."""
+    """Problem whose groups fill channel blocks."""
     return merged(problem, isa, blocked.aligned_groups)
 
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
-    """Full tile registers; planes of rows, and as one row."""
+    """Full tile registers; planes in rows, and as one row."""
     return amx_tiles.candidates(_merged(problem, isa), isa)
 
 
 def bound(problem: ConvProblem, machine: Machine) -> float:
-    """Products at the peak, and the traffic."""
+    """Lower bound of `cost`, in seconds: products at peak rate, or traffic."""
     return amx_tiles.bound(_merged(problem, machine.isa), machine)
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
-    """Products or endings of the tiles, bands, and the traffic."""
+    """Modelled time: products or epilogues of the tiles, bands, and traffic."""
     return amx_tiles.cost(_merged(problem, machine.isa), params, machine)
 
 
 def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
-    """Blocks in and out."""
+    """Supported layouts: channel blocks."""
     return blocked.layout(isa, problem.types.x), blocked.layout(isa, problem.types.y)
 
 
 def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
-    """[group][panel][C block][R][S][words of the block][v][lanes of K]."""
+    """Packed weights: [group][panel][C block][R][S][32-bit groups of the block][v][lanes of K]."""
     form = amx_tiles.packing(_merged(problem, isa), params, isa)
     return packed(form, problem, isa, blocked.aligned_groups)
 
 
 def offset(problem: ConvProblem, isa: Isa) -> tuple[int, int]:
-    """AMX multiplies bytes of either sign as they are."""
+    """Offsets that kernels add to input and weights: zeros, as AMX multiplies signed and unsigned int8."""
     return 0, 0
 
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
-    """One parallel call of the convolve kernel."""
+    """One parallel call of the convolution driver."""
     return [amx_tiles.bind(_merged(problem, isa), params, isa, space, operands)]
 
 

@@ -1,10 +1,10 @@
-"""1x1 convolution of pixels whose channels lie side by side, read and written in place: a product of matrices.
+"""1x1 convolution in channels-last layout, read and written in place: a matrix multiplication.
 
 Source: the GEMM tile after Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (TOMS 2008). A
-pixel is a row of a matrix; a tile reads some rows at once, scalar by scalar, and writes whole vectors of their outputs.
-The distances between rows are constants of its code. Rows of bfloat16 and of bytes are read in words of 32 bits, or on
-AMX in whole tile registers: their channels fill these, as there is nothing beside them that may be read. Images of one
-pixel each are the pixels of one image.
+pixel is a row of a matrix. A tile broadcasts elements of several rows and stores whole vectors of their outputs; the
+row strides are constants of its code. bfloat16 and int8 rows are read as 32-bit groups. AMX reads rows into whole tile
+registers, so their channels must fill these: bytes after a row may not be readable. A batch of images of one pixel each
+is treated as one image.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from cpuconv.problem.types import ALL_F32
 from cpuconv.solvers.shared import blocked, gemm_call, geometry, images, words
 from cpuconv.solvers.shared.solver import Solver
 
-_BLOCK_SHARES = (0.5, 0.08)  # of L2: pixels of a block under all weight panels
+_BLOCK_SHARES = (0.5, 0.08)  # shares of L2 for the pixels of a block, which all weight panels read
 
 
 Params = gemm_call.Params
 
 
 def _as_blocked(params: Params) -> geometry.Params:
-    """The same for the kernel that all blocked convolutions share: the plane is one row."""
+    """Convert parameters to those of the blocked driver, in which the plane is one row."""
     return geometry.Params(params.v, 1, params.n, params.block)
 
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:
-    """1x1 pixel by pixel, output channels in whole vectors, where an activation has its channels last already."""
+    """Require a 1x1 kernel with stride 1, whole vectors of output channels, and a channels-last input or output."""
     if (why := words.why_not(problem, isa)) is not None:
         return why
     if not is_plain(problem):
@@ -65,12 +65,12 @@ def _product(problem: ConvProblem, isa: Isa) -> Product:
 
 
 def offset(problem: ConvProblem, isa: Isa) -> tuple[int, int]:
-    """As `words.offset`."""
+    """Offsets of input and weights, as `words.offset`."""
     return words.offset(images.as_columns(problem), isa)
 
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
-    """The best tiles by the model, each with blocks of pixels that stay in L2 or in L1, or no blocks."""
+    """Fastest tiles by the model, each with blocks of pixels that fit into L2 or L1, or without blocks."""
     problem = images.as_columns(problem)
     pixels = problem.oh * problem.ow
     for v, n in _tiles(problem, isa, pixels):
@@ -80,7 +80,7 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
 
 
 def _tiles(problem: ConvProblem, isa: Isa, pixels: int) -> list[tuple[int, int]]:
-    """Weight vectors and pixels of tiles worth trying."""
+    """Candidate tiles, as (weight vectors, pixels)."""
     product, counts = _product(problem, isa), words.vector_counts(problem, isa)
     sizes = geometry.geometry(problem, isa, product)
     if product.matrix:
@@ -91,29 +91,29 @@ def _tiles(problem: ConvProblem, isa: Isa, pixels: int) -> list[tuple[int, int]]
 
 
 def bound(problem: ConvProblem, machine: Machine) -> float:
-    """FMA slots and stores, and the traffic."""
+    """Lower bound of `cost`, in seconds: FMAs and stores, or traffic."""
     own, problem = _product(problem, machine.isa), images.as_columns(problem)
     return blocked.bound(problem, machine, 1, problem.oh * problem.ow, band=False, product=own)
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
-    """FMA slots of the tiles and the traffic of weights and activations."""
+    """Modelled time: FMAs of the tiles, and traffic of weights and activations."""
     own, problem = _product(problem, machine.isa), images.as_columns(problem)
     return blocked.cost(problem, _as_blocked(params), machine, 1, problem.oh * problem.ow, band=False, product=own)
 
 
 def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
-    """Channels last in and out."""
+    """Supported layouts: channels last."""
     return "NHWC", "NHWC"
 
 
 def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
-    """[group][panel][C][v][lanes of K]."""
+    """Packed weights: [group][panel][C][v][lanes of K]."""
     return words.packing(problem, isa, params.v, _product(problem, isa))
 
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
-    """One parallel call of the convolve kernel, for which `lanes` channels of a pixel are a block of channels."""
+    """One parallel call of the convolution driver, with `lanes` adjacent channels as a channel block."""
     types, own = problem.types, _product(problem, isa)
     operands, problem = images.operands_as_columns(problem, operands), images.as_columns(problem)
     x, y = words.in_vectors(operands.x, isa, types.x), words.in_vectors(operands.y, isa, types.y)

@@ -1,8 +1,8 @@
-"""Depthwise convolution of bytes in channel blocks, four or two taps of a kernel's column to a product.
+"""int8 depthwise convolution in channel blocks: one product sums four or two taps of a kernel column.
 
-Products add four bytes that lie side by side. In channel blocks those are of different channels, which depthwise
-convolution does not add. So rows of the input are interleaved, byte by byte, in registers: a word is a channel of four
-rows or, where no instruction adds products of four bytes to sums, of two rows, widened to 16 bits. Sums are exact,
+Dot-product instructions sum four adjacent int8. In channel blocks these belong to different channels, whose products
+must not be summed. So input rows are interleaved byte by byte in registers: each 32-bit group holds one channel of
+four rows, or of two rows widened to 16 bits where no instruction accumulates four int8 products. Sums are exact
 modulo 2^32.
 """
 
@@ -37,31 +37,35 @@ from cpuconv.solvers.shared.lanes import lane_tiles, lanewise
 from cpuconv.solvers.shared.solver import Solver
 from cpuconv.symbolic.sizes import greatest
 
-_MOST_ROWS = 2
-_MOST_COLUMNS = 16
-_MOST_PRODUCTS = 640  # straight-line products of a tile: they bound code size and compile time
-_MOST_INSTRUCTIONS = 900  # of those products: tiles of an edge beside those within leave L1 for instructions
-_ALIKE = 3  # candidates of as many rows
-_VECTORS = 2  # of sums that are computed side by side: channels of half a pixel of bytes
-CLOSED_COLUMNS = (1, 2, 4, 7, 12)  # of tiles of networks with open sizes
-_LATER = 1  # columns of the window that an output's epilogue is put off by, where there are registers
+_MAX_ROWS = 2
+_MAX_COLUMNS = 16
+_MAX_PRODUCTS = 640  # unrolled products per tile: limits code size and compile time
+_MAX_INSTRUCTIONS = 900  # instructions of these products: edge and inner tiles together must fit into half of L1
+_TILES_PER_ROW_COUNT = 3  # candidates with the same number of rows
+_VECTORS = 2  # vectors of sums per pixel that are computed simultaneously
+CLOSED_COLUMNS = (1, 2, 4, 7, 12)  # columns of tiles in networks with open sizes
+_EPILOGUE_DELAY = 1  # columns by which the epilogue of an output is delayed, where registers allow
 _MANY_REGISTERS = 32
-_SUMS = 1 / 2  # of many registers: others hold rows of the input, words, and what an epilogue reads
-_SUMS_OF_FEW = 3 / 4  # of few: two rows share words, which is worth more than sums that wait in memory
-_ISSUE = 4  # vector instructions a cycle
-_L1_SHARE = 0.5  # for lines of the input that the pieces of a block share
-_OVERHEAD = 40.0  # cycles a tile, beside its instructions: its first products and its last endings wait
-_SHORT, _LONG = 7, 14  # instructions to end a vector of sums, by form
+_SUM_REGISTERS = (
+    1 / 2
+)  # share of many registers that holds sums; input rows, groups and epilogue operands need the others
+_SUM_REGISTERS_IF_FEW = (
+    3 / 4
+)  # the same with few registers: sharing groups between two rows saves more than spilled sums cost
+_ISSUE = 4  # vector instructions per cycle
+_L1_SHARE = 0.5  # share of L1 for input rows that the vectors of a block share
+_OVERHEAD = 40.0  # cycles per tile in addition to its instructions: latency of first products and last epilogues
+_SHORT, _LONG = 7, 14  # epilogue instructions per vector of sums, by kind
 
 
 @dataclass(frozen=True)
 class Params:
-    """A tap tile.
+    """Tile of a depthwise convolution by taps.
 
     Attributes
     ----------
     rows, cols : int
-        Outputs of a tile.
+            Output rows and columns of the tile.
     """
 
     rows: int
@@ -70,7 +74,7 @@ class Params:
 
 @functools.lru_cache(maxsize=64)
 def _product(types: Types, isa: Isa) -> Product | None:
-    """The product of words for those types, or None: of four bytes by one instruction, else of two as 16 bits."""
+    """Product of 32-bit groups of these types: four int8 by one instruction, else two int16; None without either."""
     if types.x not in (U8, S8) or types.w not in (S8, S16):
         return None
     able = [each for each in products.TABLE if each.takes(types) and products.usable(isa, each) and not each.paired]
@@ -79,13 +83,13 @@ def _product(types: Types, isa: Isa) -> Product | None:
     return max(whole, key=lambda each: (products.rate(isa, each), each.x == types.x), default=pairs)
 
 
-def _each(product: Product) -> int:
-    """Taps of a word."""
+def _taps_per_group(product: Product) -> int:
+    """Taps per 32-bit group."""
     return WORD // product.x.bytes
 
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:
-    """One input and one output channel a group, of bytes."""
+    """Require int8 or uint8, and one input and one output channel per group."""
     if _product(problem.types, isa) is None:
         return f"no product takes words of {problem.types.x} and {problem.types.w}"
     if (problem.cg, problem.kg) != (1, 1):
@@ -94,58 +98,58 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
 
 
 def offset(problem: ConvProblem, isa: Isa) -> tuple[int, int]:
-    """As `words.offset`."""
+    """Offsets of input and weights, as `words.offset`."""
     return words.offset(problem, isa, _product(problem.types, isa))
 
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
-    """The best tiles by the model, and the best one for open sizes."""
-    shapes = itertools.product(range(1, min(_MOST_ROWS, problem.oh) + 1), range(1, min(_MOST_COLUMNS, problem.ow) + 1))
+    """Fastest tiles by the model, and the fastest one for open sizes."""
+    shapes = itertools.product(range(1, min(_MAX_ROWS, problem.oh) + 1), range(1, min(_MAX_COLUMNS, problem.ow) + 1))
     able = [shape for shape in itertools.starmap(Params, shapes) if _fits(problem, shape, isa)]
     seen = collections.Counter[int]()
     closed = False
     for params in sorted(able, key=lambda shape: (_all_cycles(problem, shape, isa), -shape.cols)):
         seen[params.rows] += 1
         member = is_closed(problem, params, isa)
-        if seen[params.rows] <= _ALIKE or member and not closed:
+        if seen[params.rows] <= _TILES_PER_ROW_COUNT or member and not closed:
             yield params
             closed |= member
 
 
 def is_closed(problem: ConvProblem, params: Params, isa: Isa) -> bool:
-    """Whether its micro-kernel is of the set for networks with open sizes."""
+    """Whether the micro-kernel is among those for networks with open sizes."""
     return params.cols in CLOSED_COLUMNS
 
 
 def _instructions(product: Product | None) -> int:
-    """Instructions of a product: one that does not add is followed by an addition."""
+    """Instructions per product: multiplication and addition where none does both."""
     return 1 if product and product.instruction else 2
 
 
 def _taps(problem: ConvProblem, rows: int, isa: Isa) -> Taps:
     product = _product(problem.types, isa)
     assert product is not None
-    return Taps(rows, problem.r, problem.stride[0], problem.dilation[0], _each(product))
+    return Taps(rows, problem.r, problem.stride[0], problem.dilation[0], _taps_per_group(product))
 
 
-def _met(problem: ConvProblem, rows: int, isa: Isa) -> int:
-    """Pairs of an output row of a tile and a word that it meets."""
+def _group_uses(problem: ConvProblem, rows: int, isa: Isa) -> int:
+    """Pairs of an output row of the tile and a group that contributes to it."""
     form = _taps(problem, rows, isa)
     return sum(form.pattern(row, word) is not None for word in range(len(form.words)) for row in range(rows))
 
 
-def _later(isa: Isa) -> int:
-    return _LATER if isa.registers >= _MANY_REGISTERS else 0
+def _epilogue_delay(isa: Isa) -> int:
+    return _EPILOGUE_DELAY if isa.registers >= _MANY_REGISTERS else 0
 
 
 def _fits(problem: ConvProblem, params: Params, isa: Isa) -> bool:
-    """Whether a tile's sums stay in registers and its code is small; the least tile always does."""
-    columns = (problem.s - 1) * problem.dilation[1] + _later(isa)
+    """Whether the sums fit into registers and the code is short; always true of the smallest tile."""
+    columns = (problem.s - 1) * problem.dilation[1] + _epilogue_delay(isa)
     alive = min(params.cols, columns // problem.stride[1] + 1)
     sums = alive * params.rows * _VECTORS
-    code = params.cols * problem.s * _VECTORS * _met(problem, params.rows, isa)
-    small = code <= _MOST_PRODUCTS and code * _instructions(_product(problem.types, isa)) <= _MOST_INSTRUCTIONS
-    share = _SUMS if isa.registers >= _MANY_REGISTERS else _SUMS_OF_FEW
+    code = params.cols * problem.s * _VECTORS * _group_uses(problem, params.rows, isa)
+    small = code <= _MAX_PRODUCTS and code * _instructions(_product(problem.types, isa)) <= _MAX_INSTRUCTIONS
+    share = _SUM_REGISTERS if isa.registers >= _MANY_REGISTERS else _SUM_REGISTERS_IF_FEW
     return params == Params(1, 1) or sums <= share * isa.registers and small
 
 
@@ -155,7 +159,7 @@ def _cycles(problem: ConvProblem, params: Params, isa: Isa) -> float:
     assert product is not None
     form, outputs = _taps(problem, params.rows, isa), params.rows * params.cols
     columns = min(lane_tiles.window(problem, 1, params.cols)[1], params.cols * problem.s)
-    multiplied = outputs // params.rows * problem.s * _met(problem, params.rows, isa) * _VECTORS * product.parts
+    multiplied = outputs // params.rows * problem.s * _group_uses(problem, params.rows, isa) * _VECTORS * product.parts
     read = columns * sum(map(len, form.words))
     shuffled = columns * len(form.words) * 2 * _VECTORS * product.cuts
     flipped = columns * len(form.words) * _VECTORS if product.flips(problem.types.x) else 0
@@ -177,17 +181,17 @@ def _all_cycles(problem: ConvProblem, params: Params, isa: Isa) -> float:
 
 
 def bound(problem: ConvProblem, machine: Machine) -> float:
-    """Seconds that no `cost` is below: products of whole words, and the traffic."""
+    """Lower bound of `cost`, in seconds: products of whole groups, or traffic."""
     isa = machine.isa
     product = _product(problem.types, isa)
     assert product is not None
     pixels = problem.n * divide(problem.k, isa.lanes) * problem.oh * problem.ow
-    each = problem.s * divide(problem.r, _each(product)) * product.parts / products.rate(isa, product)
+    each = problem.s * divide(problem.r, _taps_per_group(product)) * product.parts / products.rate(isa, product)
     return machine.seconds(lanewise.together(pixels * each, _traffic(problem, machine)), problem.threads)
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
-    """Products, shuffles and endings of the tiles, and the traffic of activations."""
+    """Modelled time: products, shuffles, epilogues, and traffic of activations."""
     compute = _all_cycles(problem, params, machine.isa)
     floor = problem.flops / (2 * WORD * machine.isa.lanes * machine.isa.fma_rate)
     return machine.cost(floor, lanewise.together(compute, _traffic(problem, machine)), problem.threads)
@@ -198,18 +202,18 @@ def _traffic(problem: ConvProblem, machine: Machine) -> float:
 
 
 def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
-    """Channel blocks."""
+    """Supported layouts: channel blocks."""
     return blocked.layout(isa, problem.types.x), blocked.layout(isa, problem.types.y)
 
 
-def _rows_at_once(problem: ConvProblem, params: Params, isa: Isa) -> int:
-    """Rows of tiles of a piece that are computed one after the other: the next piece finds their lines in L1."""
+def _rows_per_pass(problem: ConvProblem, params: Params, isa: Isa) -> int:
+    """Rows of tiles computed before the next vectors of the block: their input rows are then still in L1."""
     line = problem.w * WORD * isa.lanes
     return greatest(1, int(_L1_SHARE * machine().l1) // (line * problem.stride[0] * params.rows))
 
 
 def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
-    """Words of taps."""
+    """Packed weights: 32-bit groups of taps."""
     return _form(problem, params, isa)
 
 
@@ -228,7 +232,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     channels = _VECTORS * lanes
     full, rest = divmod(problem.k, channels)
     blocks, row_tiles = divide(problem.k, isa.block(types.x)), divide(problem.oh, params.rows)
-    few = divide(row_tiles, _rows_at_once(problem, params, isa))
+    few = divide(row_tiles, _rows_per_pass(problem, params, isa))
     row_blocks, _ = best_partition(problem.threads, few, Grid(problem.n * blocks, row_tiles))
     by_rows = problem.threads > 1 and problem.oh * problem.ow > problem.k
 
@@ -245,7 +249,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
             edges=Edges.of(problem, params.cols, not is_closed(problem, params, isa)),
             checked=any(problem.pads[:2]),
             product=form.product,
-            later=_later(isa),
+            later=_epilogue_delay(isa),
             x=types.x,
             y=types.y,
             residual=operands.residual is not None,

@@ -24,12 +24,12 @@ Params = geometry.Params
 
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:
-    """Groups of float32 must not share channel blocks."""
+    """Require that channel blocks are not shared by groups, in float32."""
     return blocked.whole_groups(problem, isa)
 
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
-    """The best tiles by the model, each with bands of a few sizes; one tile where pointwise does the same."""
+    """Fastest tiles by the model, each with bands of a few sizes; a single tile where `pointwise` is equivalent."""
     most = 1 if (problem.r, problem.s) == (1, 1) and not any(problem.pads) else 6
     for tile in geometry.best_tiles(problem, isa, problem.oh, problem.ow, most):
         for block in blocked.row_blocks(problem, isa, tile):
@@ -37,30 +37,30 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
 
 
 def bound(problem: ConvProblem, machine: Machine) -> float:
-    """FMA slots and stores, the copy of the bands, and the traffic."""
+    """Lower bound of `cost`, in seconds: FMAs and stores, copies into bands, or traffic."""
     return blocked.bound(problem, machine, problem.oh, problem.ow, band=needs_band(problem, machine.isa))
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
-    """FMA slots of the tiles, the copy of the bands, and the traffic of weights and activations."""
+    """Modelled time: FMAs of the tiles, copies into bands, and traffic of weights and activations."""
     return blocked.cost(problem, params, machine, problem.oh, problem.ow, band=needs_band(problem, machine.isa))
 
 
 def needs_band(problem: ConvProblem, isa: Isa) -> bool:
-    """Whether the kernel cannot read the input in place."""
+    """Whether the input must be copied into bands, as the kernel cannot read it in place."""
     return any(problem.pads) or problem.in_layout != blocked.layout(isa, problem.types.x)
 
 
 def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
-    """Any input of float32 (bands are packed from it), others in blocks; output in blocks."""
+    """Supported layouts: any float32 input, through bands; channel blocks of other types; channel blocks as output."""
     plain = problem.types == ALL_F32
     return None if plain else blocked.layout(isa, problem.types.x), blocked.layout(isa, problem.types.y)
 
 
 def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
-    """[group][panel][C/lanes][R][S][lanes of C][v][lanes of K], the last block of C as long as it is.
+    """Packed weights: [group][panel][C/lanes][R][S][lanes of C][v][lanes of K]; the last block of C may be shorter.
 
-    Where groups share channel blocks they are one, and blocks of C have the words of a segment.
+    Where groups share channel blocks they are merged, and blocks of C have the 32-bit groups of a segment.
     """
     return words.packing(problem, isa, params.v)
 
@@ -69,7 +69,7 @@ offset = words.offset
 
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
-    """One parallel call of the convolve kernel."""
+    """One parallel call of the convolution driver."""
     in_place = not any(problem.pads) and is_blocked(isa.lanes, words.operands_in_words(problem, operands).x.strides)
     return [blocked.convolve_step(problem, params, isa, space, operands, NO_BAND if in_place else BLOCKED_BAND)]
 

@@ -1,8 +1,8 @@
-"""Convolution of bytes to few output channels: vectors along input channels, sums folded across lanes, planes out.
+"""int8 convolution with few output channels: vector lanes hold input channels, and sums are reduced across lanes.
 
-Solvers with output channels in lanes use one lane of a vector for each. Here a vector of channels of a pixel meets the
-weights of each output channel, as in a product of a matrix and a vector; folding costs as much as a few products, once
-for all taps and channels of a pixel.
+Other solvers hold output channels in lanes, so that few channels leave most lanes idle. Here a vector of input channels
+of a pixel is multiplied by the weights of each output channel, as in a matrix-vector product. Reducing a sum across
+lanes costs as much as a few products, once per pixel for all taps and channels. The output is channel planes.
 """
 
 from __future__ import annotations
@@ -33,33 +33,33 @@ from cpuconv.solvers.shared import blocked, words
 from cpuconv.solvers.shared.solver import Solver
 
 _LAST = "NHWC"
-_MOST_TOGETHER = 8  # output channels of a tile
-_RUN_TILES = 64  # of a plane that is one row: those of a unit
-_RUNS = 4  # of such a plane, for each of several workers, at least
-_BESIDE = 6  # registers beside sums and pixels: weights, flips, what becomes of pixels, and a constant
-_ISSUE = 4  # instructions a cycle
-_FOLDING = 3  # instructions to make one vector of two
-_ENDING = 24  # instructions to end a vector of sums and to store it
-_LOOP = 6  # instructions around a segment
-_TILE = 20.0  # cycles a tile, beside its instructions
-_EDGE = 5.0  # cycles to copy a vector of a window
+_MAX_CHANNELS = 8  # output channels per tile
+_RUN_TILES = 64  # tiles per unit of work, where a plane is one row
+_RUNS = 4  # units of work of such a plane per thread, at least
+_OTHER_REGISTERS = 6  # registers besides sums and pixels: weights, sign flips, converted pixels, and a constant
+_ISSUE = 4  # instructions per cycle
+_REDUCTION = 3  # instructions to reduce two vectors to one
+_EPILOGUE = 24  # epilogue and store instructions per vector of sums
+_LOOP = 6  # loop instructions per segment
+_TILE = 20.0  # cycles per tile in addition to its instructions
+_EDGE = 5.0  # cycles to copy one vector of a window
 
 
 @dataclass(frozen=True)
 class Params:
-    """A folded tile.
+    """Tile of a convolution with reduced sums.
 
     Attributes
     ----------
     n : int
-        Output channels of a tile.
+            Output channels of the tile.
     """
 
     n: int
 
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:
-    """Integers without groups, to at most a vector of output channels, of which a row of output pixels fills one."""
+    """Require integers, one group, at most a vector of output channels, and output rows of at least one vector."""
     return few.why_not(problem, isa, isa.lanes)
 
 
@@ -67,39 +67,39 @@ offset = few.offset
 
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
-    """All output channels in a tile, or equal parts of them."""
-    able = [n for n in range(min(problem.k, _MOST_TOGETHER), 0, -1) if problem.k % n == 0]
+    """All output channels in one tile, or divided evenly."""
+    able = [n for n in range(min(problem.k, _MAX_CHANNELS), 0, -1) if problem.k % n == 0]
     yield from map(Params, able[:2])
 
 
-def _at_once(isa: Isa, n: int, product: Product) -> int:
-    """Pixels that are summed side by side: so many sums fill half of the registers."""
+def _pixels_per_pass(isa: Isa, n: int, product: Product) -> int:
+    """Pixels that are summed simultaneously: as many as fill half of the registers with sums."""
     room = isa.registers // (4 if product.cuts > 1 else 2)
     return next(count for count in (16, 8, 4, 2, 1) if count <= isa.lanes and (count * n <= room or count == 1))
 
 
 def bound(problem: ConvProblem, machine: Machine) -> float:
-    """Products of whole vectors, or activations and weights once."""
+    """Lower bound of `cost`, in seconds: products of whole vectors, or activations and weights read once."""
     least = few.cycles(problem, machine.isa, _vectors(problem, machine.isa))
     return machine.seconds(max(least, few.traffic(problem, machine)), problem.threads)
 
 
 def _vectors(problem: ConvProblem, isa: Isa) -> int:
-    """Vectors of the input that output pixels meet."""
+    """Input vectors that all output pixels read."""
     return problem.n * problem.oh * problem.ow * problem.r * problem.s * divide(problem.c, isa.block(problem.types.x))
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
-    """Instructions of products, of folding and of endings, edges, and the traffic."""
+    """Modelled time: instructions of products, reductions and epilogues, edges, and traffic."""
     isa = machine.isa
     product = few.product(problem, isa)
-    at_once, vectors = _at_once(isa, params.n, product), _vectors(problem, isa)
+    at_once, vectors = _pixels_per_pass(isa, params.n, product), _vectors(problem, isa)
     made = vectors * problem.k * few.instructions(product)
     loads = vectors * (problem.k / params.n + problem.k * product.parts / at_once)
     loops = vectors / at_once * problem.k / params.n * _LOOP
     height, width = few.row(problem)
     tiles = problem.n * height * divide(width, isa.lanes) * problem.k
-    ended = tiles * ((isa.lanes - 1) * _FOLDING + _ENDING)
+    ended = tiles * ((isa.lanes - 1) * _REDUCTION + _EPILOGUE)
     floor = few.cycles(problem, isa, vectors)
     cycles = max(floor, (made + loads + loops + ended) / _ISSUE) + tiles / params.n * _TILE
     cycles += problem.k / params.n * _edges(problem, isa)
@@ -108,7 +108,7 @@ def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
 
 
 def _edges(problem: ConvProblem, isa: Isa) -> float:
-    """Cycles to copy the windows that meet padding."""
+    """Cycles to copy the windows that overlap padding."""
     if not any(problem.pads):
         return 0.0
     inside, tiles = Inside.of(problem, isa.lanes, 0), divide(problem.ow, isa.lanes)
@@ -118,9 +118,9 @@ def _edges(problem: ConvProblem, isa: Isa) -> float:
 
 
 def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
-    """Channel blocks in, or channels last where the input has them so; planes out."""
+    """Supported layouts: channel blocks or, if the input is so, channels last as input; channel planes as output."""
     last = problem.in_layout == _LAST
-    one = problem.k == 1 and problem.out_layout == _LAST  # a plane, too
+    one = problem.k == 1 and problem.out_layout == _LAST  # one channel last is a plane, too
     return _LAST if last else blocked.layout(isa, problem.types.x), _LAST if one else "NCHW"
 
 
@@ -136,14 +136,14 @@ def _form(problem: ConvProblem, params: Params, isa: Isa) -> FoldedWords:
 
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
-    """One parallel call of the folded kernel."""
+    """One parallel call of the kernel."""
     lanes, types, form = isa.lanes, problem.types, _form(problem, params, isa)
     product = few.product(problem, isa)
     x, y, vector = operands.x.strides, operands.y.strides, WORD * lanes
     (height, width), stride = few.row(problem), problem.stride[1]
     if is_plain(problem):
         _, _, (x, y) = plane(problem.oh, problem.ow, x, y)
-    at_once = _at_once(isa, params.n, product)
+    at_once = _pixels_per_pass(isa, params.n, product)
     tile = FoldedTile(
         lanes=lanes,
         n=params.n,
@@ -153,14 +153,14 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
         x=types.x,
         sum=types.sum,
         y=types.y,
-        again=product.flipped and (params.n + 1) * at_once > isa.registers - _BESIDE,
+        again=product.flipped and (params.n + 1) * at_once > isa.registers - _OTHER_REGISTERS,
         residual=operands.residual is not None,
         activation=problem.activation,
     )
     block = isa.block(types.x)
     blocks = divide(problem.c, block)
     starts = np.arange(blocks, dtype=np.int64) * (x.cb * block if x.block == 1 else x.cb)
-    beyond = blocks * vector - problem.c if x.block == 1 else 0  # bytes that are read after a pixel's
+    beyond = blocks * vector - problem.c if x.block == 1 else 0  # bytes read past the end of a pixel
     inside = Inside.of(problem, lanes, beyond)
     window = (lanes - 1) * stride + problem.effective_kernel[1]
     line = window * vector
@@ -208,20 +208,20 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
 
 
 def _table(problem: ConvProblem, starts: np.ndarray, line: int, pixel: int) -> np.ndarray:
-    """Distances in bytes to each block of channels at each tap, whose rows are so many bytes apart."""
+    """Offsets in bytes to each channel block at each tap, given the bytes per row (`line`) and pixel."""
     rows, columns = np.arange(problem.r) * line, np.arange(problem.s) * problem.dilation[1] * pixel
     return (rows[:, None, None] + columns[:, None] + starts).ravel().astype(np.int64)
 
 
 class Inside(NamedTuple):
-    """Tiles of a row, and rows, whose windows lie inside the input: from, and until before."""
+    """Half-open ranges of tiles in a row, and of rows, whose windows are inside the input."""
 
     tiles: tuple[int, int]
     rows: tuple[int, int]
 
     @classmethod
     def of(cls, problem: ConvProblem, lanes: int, beyond: int) -> Inside:
-        """Those of a problem whose last `beyond` bytes of pixels are not the input's where the input ends."""
+        """Ranges for a problem, where the kernel reads `beyond` bytes past the end of a pixel."""
         height, width = few.row(problem)
         (stride_h, stride), (top, _, left, _) = problem.stride, problem.pads
         reach_h, reach_w = problem.effective_kernel
@@ -238,7 +238,7 @@ class Inside(NamedTuple):
 
 
 def _range(inside: list[bool]) -> tuple[int, int]:
-    """The range of those that are, which follow one another."""
+    """Half-open range of the true entries, which are adjacent."""
     found = list(itertools.compress(range(len(inside)), inside))
     return (found[0], found[-1] + 1) if found else (0, 0)
 

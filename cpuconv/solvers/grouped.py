@@ -1,9 +1,9 @@
-"""Grouped convolution with several groups in a channel block: lanes hold groups side by side.
+"""Grouped convolution with several groups per channel block: lanes hold channels of adjacent groups.
 
-An output lane needs every channel of its own group. Of floats, with groups of 2^m lanes, these are the lanes l ^ i, so
-the input vector is permuted 2^m - 1 times and each permutation has weights of its own. Of narrower types a lane needs
-the words of its group, which are shuffled to it; floats of 16 bits that no product takes as words become float32 first.
-Like depthwise convolution otherwise.
+An output lane needs every channel of its own group. In float32, with groups of 2^m lanes, these are the lanes l ^ i, so
+the input vector is permuted 2^m - 1 times, and each permutation has its own weights. In narrower types a lane needs the
+32-bit groups of its channels, which are shuffled to it; 16-bit floating-point types without a dot product are widened
+to float32 first. Otherwise as depthwise convolution.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from cpuconv.solvers.shared.solver import Solver
 
 @dataclass(frozen=True)
 class Params:
-    """A grouped tile.
+    """Tile of a grouped convolution.
 
     Attributes
     ----------
     rows, cols : int
-        Outputs of a tile.
+            Output rows and columns of the tile.
     block : int
-        Tile rows of a packed band; 0: blocked input, read in place.
+            Tile rows per packed band; 0: blocked input, read in place.
     """
 
     rows: int
@@ -45,7 +45,7 @@ class Params:
 
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:
-    """Several groups a vector of sums: of float32 as many input as output channels, else as lie in whole words."""
+    """Require several groups per vector of sums: float32 with Cg = Kg, or other types in whole 32-bit groups."""
     if problem.cg == problem.kg == 1:
         return "groups are of one channel: depthwise"
     if problem.types != ALL_F32:
@@ -71,7 +71,7 @@ def _share_evenly(problem: ConvProblem, isa: Isa) -> bool:
 
 
 def _mixes(problem: ConvProblem, isa: Isa) -> bool:
-    """Whether channels reach lanes one by one, as floats: where words would be taken apart for each of them."""
+    """Whether lanes receive single channels as float32, as 32-bit groups would have to be unpacked for each."""
     if problem.types == ALL_F32:
         return True
     product = single_product_of(problem.types, isa)
@@ -80,43 +80,43 @@ def _mixes(problem: ConvProblem, isa: Isa) -> bool:
 
 
 def _words(problem: ConvProblem, isa: Isa) -> GroupWords | None:
-    """How words reach lanes; None: channels do, or no product takes words."""
+    """Shuffles of 32-bit groups to lanes; None if lanes receive channels, or no dot product takes the types."""
     if _mixes(problem, isa) or (product := single_product_of(problem.types, isa)) is None:
         return None
     return GroupWords(isa.lanes, problem.cg, problem.kg, product.name, problem.types.x)
 
 
 def offset(problem: ConvProblem, isa: Isa) -> tuple[int, int]:
-    """As `words.offset`."""
+    """Offsets of input and weights, as `words.offset`."""
     return words.offset(problem, isa, single_product_of(problem.types, isa))
 
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
-    """The best tiles by the model."""
+    """Fastest tiles by the model."""
     groups = _words(problem, isa)
     for shape in lanewise.shapes(problem, isa, groups.count if groups else problem.cg, 6, groups):
         yield Params(shape.rows, shape.cols, shape.block)
 
 
 def bound(problem: ConvProblem, machine: Machine) -> float:
-    """FMA slots, and the traffic without bands."""
+    """Lower bound of `cost`, in seconds: FMAs, or traffic without bands."""
     return lanewise.bound(problem, machine, _words(problem, machine.isa))
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
-    """FMA, load and shuffle slots of the tiles, and the traffic of activations."""
+    """Modelled time: FMAs, loads and shuffles of the tiles, and traffic of activations."""
     return lanewise.cost(problem, _shape(problem, params, machine.isa), machine)
 
 
 def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
-    """Blocked input in place or any input of float32 through bands; output in blocks."""
+    """Supported layouts: channel blocks in place, or any float32 input through bands; channel blocks as output."""
     types = problem.types
     in_place = types != ALL_F32 or params is not None and not params.block
     return (blocked.layout(isa, types.x) if in_place else None), blocked.layout(isa, types.y)
 
 
 def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
-    """[block][i][R][S][lanes]; of words [vector][i][R][S][part][lanes][elements]."""
+    """Packed weights: [block][i][R][S][lanes]; 32-bit groups as [vector][i][R][S][part][lanes][elements]."""
     groups = _words(problem, isa)
     if groups is None:
         floats = Mixed(isa.lanes, problem.k, problem.cg, problem.r, problem.s)
@@ -125,7 +125,7 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
 
 
 def is_closed(problem: ConvProblem, params: Params, isa: Isa) -> bool:
-    """Whether its micro-kernel is of the set for networks with open sizes."""
+    """Whether the micro-kernel is among those for networks with open sizes."""
     return lane_set.is_member(problem, _shape(problem, params, isa), isa)
 
 

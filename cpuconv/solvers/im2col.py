@@ -1,8 +1,8 @@
 """im2col and GEMM with fused, tiled packing: for any stride, padding, dilation, groups and layouts.
 
 Sources: Chellapilla, Puri, Simard, "High Performance Convolutional Neural Networks for Document Processing" (2006)
-for the lowering; Goto and van de Geijn (TOMS 2008) for the blocks. The matrix never exists as a whole: the columns of
-one block of output pixels are packed, stay in L2 while all weight panels use them, and are then replaced by the next.
+for the lowering; Goto and van de Geijn (TOMS 2008) for the blocks. The matrix is never stored whole: the columns of one
+block of output pixels are packed, stay in L2 while all weight panels use them, and are replaced by those of the next.
 """
 
 from __future__ import annotations
@@ -36,37 +36,37 @@ from cpuconv.solvers.shared.solver import Solver
 from cpuconv.symbolic.sizes import least, now
 from layouts import Strides
 
-_SHARES = (0.5, 0.15)  # of L2, for the columns of a block
+_SHARES = (0.5, 0.15)  # shares of L2 for the columns of a block
 _UNROLLS = range(4, 10)
 _LINE = 64 // F32.bytes
-_PAGE_CYCLES = 3.0  # a tile and row of a matrix whose rows are planes
-_RUN_CYCLES = 12.0  # around each run of pixels that is packed
-_VECTOR_CYCLES, _FLOAT_CYCLES = 4.0, 1.5  # to load, and to store, a vector of pixels; a float without neighbours
-_SCATTERED_CYCLES = 6.0  # of a float that is written into a channel block that groups share
+_PAGE_CYCLES = 3.0  # cycles per tile and matrix row, where rows are planes on different pages
+_RUN_CYCLES = 12.0  # cycles per packed run of pixels
+_VECTOR_CYCLES, _FLOAT_CYCLES = 4.0, 1.5  # cycles to load and store a vector of pixels; per float32 copied alone
+_SCATTERED_CYCLES = 6.0  # cycles per float32 written into a channel block that groups share
 
 
 Params = gemm_call.Params
 
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:
-    """All of float32."""
+    """Require float32."""
     return None
 
 
 @functools.lru_cache(maxsize=1024)
 def unroll(depth: int) -> int:
-    """Rows of a reduction step that pad `depth` the least; of equals, the larger."""
+    """Number of rows per reduction step that pads `depth` least; the largest of equal ones."""
     return min((u for u in _UNROLLS if u <= depth), key=lambda u: (-depth % u, -u), default=depth)
 
 
 def sizes(problem: ConvProblem, isa: Isa) -> tuple[int, int, int]:
-    """Output vectors of a group, rows of its matrix, and those rounded up to whole reduction steps."""
+    """Output vectors per group, rows of its matrix, and these rounded up to whole reduction steps."""
     depth = problem.cg * problem.r * problem.s
     return divide(problem.kg, isa.lanes), depth, divide(depth, unroll(depth)) * unroll(depth)
 
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
-    """The best tiles by the model, each with columns that fill half of L2 or less."""
+    """Fastest tiles by the model, each with columns that fill at most half of L2."""
     vectors, _, depth = sizes(problem, isa)
     pixels = problem.oh * problem.ow
     for tile in tiles(isa, vectors, 1, pixels, depth, most=4):
@@ -77,16 +77,18 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
 
 
 def bound(problem: ConvProblem, machine: Machine) -> float:
-    """FMA slots and stores, columns packed once and weights read once an image, and the way to the output."""
+    """Lower bound of `cost`, in seconds: FMAs, stores, packing once, weights once per image, and output copies."""
     isa = machine.isa
     vectors, _, padded = sizes(problem, isa)
     pixels = problem.n * problem.groups * vectors * problem.oh * problem.ow
     tiles = vectors * problem.oh * problem.ow / max(v * n for v, n in enumerate(isa.pixels, 1))
-    return machine.seconds(pixels * pixel_cycles(isa, padded) + _beside(problem, machine, 1, 1, tiles), problem.threads)
+    return machine.seconds(
+        pixels * pixel_cycles(isa, padded) + _plane_overhead(problem, machine, 1, 1, tiles), problem.threads
+    )
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
-    """FMA slots of the tiles, packing, the way to the output, and the traffic of weights and activations."""
+    """Modelled time: FMAs of the tiles, packing, output copies, and traffic of weights and activations."""
     isa = machine.isa
     vectors, _, padded = sizes(problem, isa)
     pixels = problem.oh * problem.ow
@@ -94,15 +96,15 @@ def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     compute = problem.n * problem.groups * plane_cycles(isa, tile, vectors, 1, pixels, padded)
     tiles = divide(vectors, params.v) * divide(pixels, params.n)
     blocks, grid = _grid(problem, params, isa)
-    beside = _beside(problem, machine, blocks, 1, tiles)
+    beside = _plane_overhead(problem, machine, blocks, 1, tiles)
     plain = machine.direct_cost(problem, (compute + beside) * grid.imbalance(problem.threads, blocks))
     return plain.plus(_scattered(problem, machine))
 
 
 def _scattered(problem: ConvProblem, machine: Machine) -> float:
-    """Seconds to write the output float by float, where groups share blocks.
+    """Seconds to write single float32 elements of the output, where groups share blocks.
 
-    As measured on 28x28 and 56x56 pixels, 5 to 8 cycles a float; smaller planes stay in L1, and take less.
+    Measured: 5 to 8 cycles per element for 28x28 and 56x56 pixels; fewer for smaller planes, which stay in L1.
     """
     isa = machine.isa
     shared = problem.groups > 1 and problem.kg % isa.lanes and problem.out_layout == f"NCHW{isa.lanes}c"
@@ -113,14 +115,14 @@ def _scattered(problem: ConvProblem, machine: Machine) -> float:
     )
 
 
-def _beside(problem: ConvProblem, machine: Machine, blocks: int, chunks: int, tiles: float) -> float:
-    """Cycles of a plane beside those of its tiles: packing, moving sums to the output, and traffic."""
+def _plane_overhead(problem: ConvProblem, machine: Machine, blocks: int, chunks: int, tiles: float) -> float:
+    """Cycles per plane in addition to its tiles: packing, copies of sums to the output, and traffic."""
     isa = machine.isa
     vectors, depth, _ = sizes(problem, isa)
     planes = problem.n * problem.groups
     packing = planes * chunks * depth * problem.oh * _packing(problem, isa)
     if problem.in_layout == "NCHW" and is_plain(problem):
-        packing = planes * tiles * depth * _PAGE_CYCLES  # the input is the matrix, each of its rows a page of its own
+        packing = planes * tiles * depth * _PAGE_CYCLES  # the input is the matrix; each row is on another page
     way_out = planes * vectors * problem.oh * problem.ow * (0 if problem.out_layout == f"NCHW{isa.lanes}c" else 4)
     moved = problem.in_bytes + problem.out_bytes + problem.weight_bytes
     again = problem.weight_bytes * max(0, blocks * problem.n - 1) / machine.rate(problem.weight_bytes)
@@ -128,7 +130,7 @@ def _beside(problem: ConvProblem, machine: Machine, blocks: int, chunks: int, ti
 
 
 def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
-    """Any strides in and out."""
+    """Supported layouts: all, with any strides."""
     return None, None
 
 
@@ -162,7 +164,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     panels = divide(vectors, params.v)
     block_pixels = least(pixels, divide(divide(pixels, params.n), blocks) * params.n)
 
-    pitch = (divide(block_pixels, _LINE) + 1 | 1) * 64  # an odd number of cache lines: rows do not share a cache set
+    pitch = (divide(block_pixels, _LINE) + 1 | 1) * 64  # an odd number of cache lines: rows use different cache sets
     vector_step = block_pixels * lanes * F32.bytes
     columns_step = 0 if load == IN_PLACE else padded * pitch + 64
     sums_step = 0 if direct else params.v * vector_step + 64
@@ -199,7 +201,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
 
 
 def _load(problem: ConvProblem, isa: Isa, source: Strides) -> int:
-    """VECTORS where `lanes` channels of a group lie side by side, however its pixels lie."""
+    """VECTORS if `lanes` channels of a group are adjacent, whatever the order of pixels."""
     kind = row_tile(isa.lanes, source).kind
     aligned_groups = problem.groups == 1 or problem.cg % isa.lanes == 0
     side_by_side = kind == CHANNELS or (kind == BLOCKED and aligned_groups)
@@ -207,14 +209,14 @@ def _load(problem: ConvProblem, isa: Isa, source: Strides) -> int:
 
 
 def _rows(problem: ConvProblem, isa: Isa, view: Strides) -> RowTile:
-    """The loops for a view of the output: loops of blocks only where groups do not share blocks."""
+    """Copy loops for a view of the output; by blocks only if no block is shared by groups."""
     tile = row_tile(isa.lanes, view)
     own_blocks = problem.groups == 1 or problem.kg % min(view.block, isa.lanes) == 0
     return tile if own_blocks else RowTile(isa.lanes, ANY)
 
 
 def _grid(problem: ConvProblem, params: Params, isa: Isa) -> tuple[int, Grid]:
-    """Blocks of pixels, and the work to be cut."""
+    """Blocks of pixels, and the grid of work."""
     total, planes = divide(problem.oh * problem.ow, params.n), problem.n * problem.groups
     blocks = divide(total, params.block)
     if problem.threads == 1:

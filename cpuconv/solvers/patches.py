@@ -1,7 +1,7 @@
-"""im2col of other element types than float32, whole patches at a time: for any convolution and layouts.
+"""im2col of types other than float32, one patch per output pixel: for any convolution and layout.
 
-Sources: as of `im2col`. The elements that an output pixel reads lie side by side, in words that products take; the
-patches of a block of pixels are made, stay in L2 while all weight panels use them, and are then replaced by the next.
+Sources: those of `im2col`. The elements of a receptive field are packed as the 32-bit groups that dot products take.
+The patches of a block of pixels stay in L2 while all weight panels use them, and are replaced by those of the next.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from cpuconv.solvers.shared.solver import Solver
 from cpuconv.symbolic.sizes import least, now
 from layouts import Strides, get
 
-_SHARES = (0.5, 0.15)  # of L2, for the patches of a block
-_TAP_CYCLES = (24.0, 4.0)  # to copy a tap whose channels lie side by side, and each 64 bytes of it (all: Zen 5)
-_ELEMENT_CYCLES = 8.0  # to copy an element alone
-_OUT_CYCLES = (10.0, 2.0)  # a vector that goes to the output whole, and an element that goes alone
-_PLANE_CYCLES = 0.4  # an element that goes to a plane, of vectors that are transposed
+_SHARES = (0.5, 0.15)  # shares of L2 for the patches of a block
+_TAP_CYCLES = (24.0, 4.0)  # cycles per copied tap with adjacent channels, and per 64 bytes of it (all on Zen 5)
+_ELEMENT_CYCLES = 8.0  # cycles per element copied alone
+_OUT_CYCLES = (10.0, 2.0)  # cycles per vector stored whole to the output, and per element stored alone
+_PLANE_CYCLES = 0.4  # cycles per element stored to a plane by transposed vectors
 
 
 class Sizes(NamedTuple):
-    """Of a group: vectors of sums, elements and words of a patch, and weight vectors that a sum takes."""
+    """Sizes of a group: vectors of sums, elements and 32-bit groups per patch, and weight vectors per sum."""
 
     vectors: int
     depth: int
@@ -55,7 +55,7 @@ class Sizes(NamedTuple):
 
     @classmethod
     def of(cls, problem: ConvProblem, isa: Isa) -> Sizes:
-        """Those of a problem."""
+        """Sizes for a problem."""
         depth = problem.cg * problem.r * problem.s
         product = words.product(problem, isa)
         at_once = product.words_at_once(isa.lanes)
@@ -67,24 +67,24 @@ Params = gemm_call.Params
 
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:
-    """Whatever there are products for, but float32, whose columns need no patches."""
+    """Require types with a dot product; float32 has `im2col` instead."""
     return f"it computes other types than {ALL_F32}" if problem.types == ALL_F32 else words.why_not(problem, isa)
 
 
 offset = words.offset
 
 
-def _seen(problem: ConvProblem, isa: Isa) -> Isa:
-    """The instruction set for the model of tiles: its FMA is the problem's product."""
+def _dot_isa(problem: ConvProblem, isa: Isa) -> Isa:
+    """Instruction set for the tile model, in which the problem's dot product replaces the FMA."""
     return words.seen(isa, words.product(problem, isa))
 
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
-    """The best tiles by the model, each with patches that fill half of L2 or less."""
+    """Fastest tiles by the model, each with patches that fill at most half of L2."""
     sizes = Sizes.of(problem, isa)
     pixels, patch = problem.oh * problem.ow, sizes.words * WORD
-    shape = _seen(problem, isa), sizes.vectors, 1, pixels, sizes.reduction
-    whole = tiles(*shape, most=2, counts=(words.vectors_per_pixel(problem),))  # panels that end where output blocks do
+    shape = _dot_isa(problem, isa), sizes.vectors, 1, pixels, sizes.reduction
+    whole = tiles(*shape, most=2, counts=(words.vectors_per_pixel(problem),))  # panels that end with output blocks
     for tile in dict.fromkeys((*tiles(*shape, most=4), *whole)):
         total = divide(pixels, tile.cols)
         fitting = [int(share * machine().l2 / (tile.cols * patch)) for share in _SHARES]
@@ -93,49 +93,49 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
 
 
 def bound(problem: ConvProblem, machine: Machine) -> float:
-    """Products and stores, patches made once, weights read once, and the way to the output."""
+    """Lower bound of `cost`, in seconds: products, stores, patches once, weights once, and output copies."""
     sizes = Sizes.of(problem, machine.isa)
     pixels = problem.n * problem.groups * sizes.vectors * problem.oh * problem.ow
-    compute = pixels * pixel_cycles(_seen(problem, machine.isa), sizes.reduction)
-    return machine.seconds(compute + _beside(problem, machine, 1, words.vectors_per_pixel(problem)), problem.threads)
+    compute = pixels * pixel_cycles(_dot_isa(problem, machine.isa), sizes.reduction)
+    return machine.seconds(compute + _overhead(problem, machine, 1, words.vectors_per_pixel(problem)), problem.threads)
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
-    """Products of the tiles, patches, the way to the output, and the traffic."""
-    seen, sizes = _seen(problem, machine.isa), Sizes.of(problem, machine.isa)
+    """Modelled time: products of the tiles, patches, output copies, and traffic."""
+    seen, sizes = _dot_isa(problem, machine.isa), Sizes.of(problem, machine.isa)
     tile = Tile(params.v, 1, params.n)
     compute = plane_cycles(seen, tile, sizes.vectors, 1, problem.oh * problem.ow, sizes.reduction)
     blocks, grid = _grid(problem, params, machine.isa)
     vectors = problem.n * problem.groups * problem.oh * problem.ow * sizes.vectors
     total = problem.n * problem.groups * compute + vectors * ending_cycles(problem, params.v)
-    total += _beside(problem, machine, blocks, params.v)
+    total += _overhead(problem, machine, blocks, params.v)
     floor = vectors * least_cycles(machine.isa, words.product(problem, machine.isa), sizes.reduction)
     return machine.cost(floor, total * grid.imbalance(problem.threads, blocks), problem.threads)
 
 
-def _beside(problem: ConvProblem, machine: Machine, blocks: int, v: int) -> float:
-    """Cycles beside those of tiles of `v` weight vectors: patches, the way to the output, and traffic."""
+def _overhead(problem: ConvProblem, machine: Machine, blocks: int, v: int) -> float:
+    """Cycles in addition to tiles of `v` weight vectors: patches, output copies, and traffic."""
     pixels = problem.n * problem.oh * problem.ow
     moved = problem.in_bytes + problem.out_bytes + problem.weight_bytes
     again = problem.weight_bytes * max(0, blocks * problem.n - 1) / machine.rate(problem.weight_bytes)
     return (
-        pixels * (_patch_cycles(problem) * problem.groups + _way_out(problem, machine.isa, v))
+        pixels * (_patch_cycles(problem) * problem.groups + _output_cycles(problem, machine.isa, v))
         + machine.moving(moved)
         + again
     )
 
 
 def _patch_cycles(problem: ConvProblem) -> float:
-    """Cycles to make the patch of an output pixel."""
+    """Cycles to build the patch of one output pixel."""
     taps, size = problem.r * problem.s, problem.types.x.bytes
-    if _lies_beside(problem):
+    if _has_adjacent_channels(problem):
         whole, each = _TAP_CYCLES
         return taps * (whole + each * divide(problem.cg * size, 64))
     return taps * problem.cg * _ELEMENT_CYCLES
 
 
-def _way_out(problem: ConvProblem, isa: Isa, v: int) -> float:
-    """Cycles from the buffers of an output pixel to the output."""
+def _output_cycles(problem: ConvProblem, isa: Isa, v: int) -> float:
+    """Cycles to copy the sums of one output pixel to the output."""
     whole, alone = _OUT_CYCLES
     block = isa.block(problem.types.y)
     view = get(problem.out_layout)
@@ -145,19 +145,19 @@ def _way_out(problem: ConvProblem, isa: Isa, v: int) -> float:
     return whole * divide(problem.k, block) if beside else alone * problem.k
 
 
-def _lies_beside(problem: ConvProblem) -> bool:
-    """Whether the channels of a group lie side by side, by the name of the layout."""
+def _has_adjacent_channels(problem: ConvProblem) -> bool:
+    """Whether the layout stores the channels of a group next to each other."""
     view = get(problem.in_layout)
     return problem.cg == 1 or view.axes[-1] != "w" and _in_one_block(problem, view.block)
 
 
 def _in_one_block(problem: ConvProblem, block: int) -> bool:
-    """Whether no group lies in two blocks of so many channels (1: in none)."""
+    """Whether every group is within one block of `block` channels (1: no blocks)."""
     return block == 1 or problem.c <= block or problem.groups > 1 and block % problem.cg == 0
 
 
 def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
-    """Any strides in and out."""
+    """Supported layouts: all, with any strides."""
     return None, None
 
 
@@ -167,7 +167,7 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
 
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
-    """One parallel call of the patches kernel."""
+    """One parallel call of the patch kernel."""
     lanes, types = isa.lanes, problem.types
     x, y, extra = operands.x.strides, operands.y, operands.residual or operands.y
     has_residual = operands.residual is not None
@@ -188,7 +188,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     table = np.arange(divide(sizes.words, unroll), dtype=np.int64) * unroll * WORD
     zeros = divide(used, vectors_per_pixel) * vectors_per_pixel - used
     last = replace(gemm, valid=problem.kg % lanes, unused_vectors=params.v - used, zeros=zeros)
-    columns = row_columns(isa, _seen(problem, isa), gemm, last, pixels)
+    columns = row_columns(isa, _dot_isa(problem, isa), gemm, last, pixels)
     params = replace(params, n=columns.taken)
     check_tile(1, params.n, 1, pixels)
     blocks, chunks = best_partition(problem.threads, *_grid(problem, params, isa))
@@ -209,7 +209,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
         "tiles": divide(pixels, params.n),
         "pixels": pixels,
         **worker_args("columns", space, block_pixels * patch + 64, problem.threads),
-        "pitch": 0,  # between words of a patch, which the micro-kernel knows
+        "pitch": 0,  # stride of groups in a patch: a constant of the micro-kernel
         "patch": patch,
         "spare": sizes.words * words.group(problem) - sizes.depth,
         **worker_args("sums", space, sums_step, problem.threads),
@@ -233,32 +233,32 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
 
 
 def _adjacent_in(problem: ConvProblem, x: Strides) -> bool:
-    """Whether the channels of every group lie side by side in a view."""
+    """Whether a view stores the channels of every group next to each other."""
     size = problem.types.x.bytes
     return (x.cb if x.block == 1 else x.c) == size and _in_one_block(problem, x.block)
 
 
 def _rows(problem: ConvProblem, isa: Isa, params: Params, view: Strides, element: Element) -> RowTile:
-    """The loops for a view of the output: those of blocks only where panels and groups start blocks."""
+    """Copy loops for a view of the output; by blocks only if panels and groups start at block boundaries."""
     tile = row_tile(isa.lanes, view, element, problem.kg)
     whole = _whole_blocks(problem, isa, params.v, view.block)
     return tile if view.block == 1 or whole else RowTile(isa.lanes, ANY, element.bytes)
 
 
 def _whole_blocks(problem: ConvProblem, isa: Isa, v: int, block: int) -> bool:
-    """Whether panels of `v` weight vectors and groups start blocks of so many channels."""
+    """Whether panels of `v` weight vectors, and groups, start at multiples of `block` channels."""
     group = isa.block(problem.types.y)
     aligned = v % words.vectors_per_pixel(problem) == 0 or divide(problem.kg, isa.lanes) <= v
     return aligned and (problem.groups == 1 or problem.kg % max(group, block) == 0)
 
 
 def _grid(problem: ConvProblem, params: Params, isa: Isa) -> tuple[int, Grid]:
-    """Blocks of pixels, and the work to be cut."""
+    """Blocks of pixels, and the grid of work."""
     total = divide(problem.oh * problem.ow, params.n)
     blocks = divide(total, params.block)
     if problem.threads == 1:
         return blocks, UNPARTITIONED
-    sizes, seen = Sizes.of(problem, isa), _seen(problem, isa)
+    sizes, seen = Sizes.of(problem, isa), _dot_isa(problem, isa)
     grid = Grid(
         planes=max(1, problem.n * problem.groups),
         tiles=total,

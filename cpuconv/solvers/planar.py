@@ -34,36 +34,39 @@ from cpuconv.problem.problem import ConvProblem, is_plain
 from cpuconv.solvers.shared.solver import Solver
 from cpuconv.symbolic.sizes import greatest, is_symbolic, now
 
-_SHAPES = 3  # tiles worth trying
-_UNROLL = 8  # scalars of a segment
-_MOST_STRIDE = 8  # of rows that are packed by vectors
-_LOOSE = 4  # pixels after the last vector take none of their own if they fill no more than a vector over this
-_L1_SHARE = 0.6  # for the part of a panel under all weight tiles
-_RUN_CYCLES = 8.0  # around each run of pixels that is packed
-_VECTOR_CYCLES, _FLOAT_CYCLES = 2.0, 1.5  # to copy a vector, and a float that has no neighbours to move with
-_IN_PLACE = 1.04  # time of tiles over that on packed panels: vectors cross cache lines, and rows have a page each
-_PAGE = 4096  # planes so many bytes apart share the sets of caches: lines that hardware fetches push each other out
-_FETCHED = 6  # lines of a row of the next panel that tiles fetch together in that case
-_PIECE_CYCLES, _FAR_PIECE_CYCLES = 4.0, 16.0  # until a piece of a plane is read in place; where planes are so apart
-_FEW = 2  # output channels for which tiles of one are as wide as registers allow
-_BESIDE_SUMS = 4  # registers that those tiles leave
-_STORE_CYCLES = 2.0  # of a vector of sums, beside the store: rows of planes begin anywhere in a cache line
+_SHAPES = 3  # tiles that become candidates
+_UNROLL = 8  # weights per loop iteration
+_MAX_STRIDE = 8  # largest stride at which rows are packed by vectors
+_SCALAR_SHARE = 4  # pixels after the last vector are computed without one if they fill at most 1/4 of a vector
+_L1_SHARE = 0.6  # share of L1 for the part of a panel that all weight tiles read
+_RUN_CYCLES = 8.0  # cycles per packed run of pixels
+_VECTOR_CYCLES, _FLOAT_CYCLES = 2.0, 1.5  # cycles per copied vector, and per float32 copied alone
+_IN_PLACE = 1.04  # time of tiles over that on packed panels: vectors cross cache lines, and each row is on another page
+_PAGE = 4096  # bytes: planes this far apart share cache sets, so lines prefetched by hardware evict each other
+_PREFETCHED_LINES = 6  # lines of a row of the next panel that tiles prefetch in that case
+_PLANE_CYCLES, _PAGED_PLANE_CYCLES = (
+    4.0,
+    16.0,
+)  # cycles per run of a plane read in place; of planes that share cache sets
+_FEW = 2  # output channels for which single-channel tiles are as wide as registers allow
+_OTHER_REGISTERS = 4  # registers besides the sums of these tiles
+_STORE_CYCLES = 2.0  # cycles to store a vector of sums in addition to the store: rows start anywhere in a cache line
 
 
 @dataclass(frozen=True)
 class Params:
-    """A tile and its panels.
+    """Tile and panels of `planar`.
 
     Attributes
     ----------
     v : int
-        Pixel vectors of a tile.
+            Pixel vectors per tile.
     n : int
-        Output channels of a tile.
+            Output channels per tile.
     parts : int
-        Parts of the reduction.
+            Parts of the reduction (K blocking).
     packed : int
-        1: planes of the input are packed; 0: they are read in place.
+            1: the input is packed; 0: it is read in place.
     """
 
     v: int
@@ -73,17 +76,17 @@ class Params:
 
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:
-    """Always."""
+    """Require nothing: every float32 convolution is supported."""
     return None
 
 
 def reduction(problem: ConvProblem) -> int:
-    """Scalars of one sum."""
+    """Products per sum."""
     return problem.cg * problem.r * problem.s
 
 
 def most_channels(isa: Isa, v: int, loose: int) -> int:
-    """Most output channels of a tile of v pixel vectors and `loose` pixels that stay in registers; 0: none do."""
+    """Largest number of output channels per tile of v pixel vectors and `loose` pixels without spills; 0: none."""
     if v > len(isa.pixels):
         return 0 if loose else 1
     if not loose:
@@ -93,22 +96,22 @@ def most_channels(isa: Isa, v: int, loose: int) -> int:
 
 
 def loose_pixels(isa: Isa, v: int, n: int, pixels: int) -> int:
-    """Pixels of a plane after its last whole vector that a tile of n channels takes without a vector; 0: none."""
+    """Pixels after the last whole vector of a plane that a tile of n channels computes as scalars; 0: none."""
     if isa.closed:
         return 0
     rest = pixels % isa.lanes
-    return rest if pixels > isa.lanes and rest <= isa.lanes // _LOOSE and n <= most_channels(isa, v, rest) else 0
+    return rest if pixels > isa.lanes and rest <= isa.lanes // _SCALAR_SHARE and n <= most_channels(isa, v, rest) else 0
 
 
 def split(isa: Isa, v: int, n: int, pixels: int) -> tuple[int, int, int]:
-    """Panels of a plane, pixels of the last one that are in vectors, and those that are loose."""
+    """Panels per plane, pixels of the last one in vectors, and scalar pixels."""
     loose = 0 if is_symbolic(pixels) else loose_pixels(isa, v, n, pixels)
     panels = divide(pixels - loose, v * isa.lanes)
     return panels, pixels - loose - (panels - 1) * v * isa.lanes, loose
 
 
 def plane_cycles(isa: Isa, v: int, n: int, kernels: int, pixels: int, depth: int) -> float:
-    """Modelled cycles of the tiles of a plane of `kernels` output channels."""
+    """Modelled cycles of the tiles of a plane with `kernels` output channels."""
     panels, rest, loose = split(isa, v, n, pixels)
     whole = tiling.cycles(isa, v, n, depth)
     last = tiling.cycles(isa, divide(rest, isa.lanes), n, depth) + loose * depth / isa.fma_rate
@@ -117,16 +120,16 @@ def plane_cycles(isa: Isa, v: int, n: int, kernels: int, pixels: int, depth: int
 
 @functools.lru_cache(maxsize=1024)
 def shapes(isa: Isa, kernels: int, pixels: int, depth: int) -> tuple[tuple[int, int], ...]:
-    """The best (v, n) for a plane, best first: of each v, as many channels as registers hold, in equal tiles.
+    """Fastest (v, n) for a plane, fastest first: for each v, as many channels as registers hold, evenly divided.
 
-    Of few channels, the first is as wide as registers allow: it reads longer pieces of each input plane.
+    With few output channels the first is as wide as registers allow, so that it reads longer runs of each input plane.
     """
     vectors = divide(pixels, isa.lanes)
-    widest = min(vectors, isa.registers - _BESIDE_SUMS)
+    widest = min(vectors, isa.registers - _OTHER_REGISTERS)
     wide = ((widest, 1),) if kernels <= _FEW and widest > len(isa.pixels) and not isa.closed else ()
     found = []
     for v in range(1, min(len(isa.pixels), vectors) + 1):
-        options = {most_channels(isa, v, 0), most_channels(isa, v, min(pixels % isa.lanes, isa.lanes // _LOOSE))}
+        options = {most_channels(isa, v, 0), most_channels(isa, v, min(pixels % isa.lanes, isa.lanes // _SCALAR_SHARE))}
         sizes = {divide(kernels, divide(kernels, most)) for most in options if most > 0}
         if isa.closed:
             sizes = {n for n in tiling.closed_columns(isa, v) if n <= kernels}
@@ -135,22 +138,22 @@ def shapes(isa: Isa, kernels: int, pixels: int, depth: int) -> tuple[tuple[int, 
 
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
-    """The best tiles by the model; panels whole or in parts that stay in L1, planes packed or read in place.
+    """Fastest tiles by the model; panels whole or in parts that stay in L1, input packed or read in place.
 
-    A plane that is a single panel is read in place.
+    A plane of a single panel is read in place.
     """
     depth, pixels = reduction(problem), problem.oh * problem.ow
     planes = problem.in_layout == problem.out_layout == "NCHW"
     for v, n in shapes(isa, problem.kg, pixels, depth)[: None if planes else 1]:
         fitting = round(depth * v * isa.lanes * F32.bytes / (_L1_SHARE * machine().l1))
         ways = (1, 0) if split(isa, v, n, pixels)[0] > 1 else (0,)
-        for parts in sorted({1, min(max(1, fitting), _most_parts(depth))} if not isa.closed else {1}):
+        for parts in sorted({1, min(max(1, fitting), _max_parts(depth))} if not isa.closed else {1}):
             for packed in ways if planes and is_plain(problem) else (1,):
                 yield Params(v, n, parts, packed)
 
 
 def bound(problem: ConvProblem, machine: Machine) -> float:
-    """FMA slots, stores, and activations and weights once."""
+    """Lower bound of `cost`, in seconds: FMAs, stores, and activations and weights read once."""
     isa = machine.isa
     pixels = problem.oh * problem.ow
     sums = problem.n * problem.k * pixels / isa.lanes
@@ -164,7 +167,7 @@ def _traffic(problem: ConvProblem, machine: Machine) -> float:
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
-    """FMA slots of the tiles, packing, stores, and the traffic of weights and activations."""
+    """Modelled time: FMAs of the tiles, packing, stores, and traffic of weights and activations."""
     isa = machine.isa
     depth, pixels = reduction(problem), problem.oh * problem.ow
     panels, _, _ = split(isa, params.v, params.n, pixels)
@@ -172,31 +175,31 @@ def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     cycles = planes * plane_cycles(isa, params.v, params.n, problem.kg, pixels, depth)
     vectors = divide(pixels, isa.lanes)
     runs = panels if is_plain(problem) else panels + problem.oh
-    if problem.in_layout != "NCHW" or problem.stride[1] > _MOST_STRIDE:
+    if problem.in_layout != "NCHW" or problem.stride[1] > _MAX_STRIDE:
         packing = _FLOAT_CYCLES * pixels + _RUN_CYCLES * runs
     elif params.packed:
         packing = _VECTOR_CYCLES * problem.stride[1] * vectors + _RUN_CYCLES * runs
     else:
         packing = 0.0
         cycles *= _IN_PLACE if panels > 1 else 1.0
-        piece = _FAR_PIECE_CYCLES if _pages_apart(problem) else _PIECE_CYCLES
+        piece = _PAGED_PLANE_CYCLES if _pages_apart(problem) else _PLANE_CYCLES
         cycles = max(cycles, planes * depth * panels * piece)
     cycles += planes * depth * packing + problem.n * problem.k * vectors * _STORE_CYCLES
     waiting = (params.parts - 1) * problem.n * problem.k * vectors * 2 * isa.store_cost
     cycles += waiting + _traffic(problem, machine)
-    if machine.rate(problem.weight_bytes) <= isa.dram_rate:  # from caches, weights come beside the FMAs
+    if machine.rate(problem.weight_bytes) <= isa.dram_rate:  # from caches, weights are loaded in parallel with the FMAs
         cycles += problem.weight_bytes * max(0, panels * problem.n - 1) / isa.dram_rate
     cycles *= _grid(problem, params, isa).imbalance(problem.threads, 1)
     return machine.direct_cost(problem, cycles)
 
 
 def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
-    """Any strides in, planes out."""
+    """Supported layouts: any strides as input, channel planes as output."""
     return None, "NCHW"
 
 
 def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
-    """[group][tile][C·R·S][n of K]; the last tile of a group overlaps the one before."""
+    """Packed weights: [group][tile][C·R·S][n of K]. The last tile of a group overlaps the one before."""
     return Scalars(isa.lanes, params.n, problem.groups, problem.kg, problem.cg, problem.r, problem.s)
 
 
@@ -207,7 +210,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     depth, pixels = reduction(problem), problem.oh * problem.ow
     source, walked = input_plane(problem, operands.x.strides)
     pack = ANY
-    if row_tile(isa.lanes, source).kind == rows.ROWS and problem.stride[1] <= _MOST_STRIDE:
+    if row_tile(isa.lanes, source).kind == rows.ROWS and problem.stride[1] <= _MAX_STRIDE:
         pack = ROWS
         if is_plain(problem) and walked["in_height"] == 1:
             pack = PLANES if params.packed else IN_PLACE
@@ -216,8 +219,8 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     unroll = min(_UNROLL, depth)
     tail = depth % unroll
     segments = divide(depth, unroll)
-    parts = min(params.parts, _most_parts(depth))
-    fetch = divide(_FETCHED, tiles) if now(source.cb) % _PAGE == 0 else 1
+    parts = min(params.parts, _max_parts(depth))
+    fetch = divide(_PREFETCHED_LINES, tiles) if now(source.cb) % _PAGE == 0 else 1
     gemm = GemmTile(
         lanes=lanes,
         v=params.v,
@@ -241,7 +244,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
         last, which = [replace(gemm, v=divide(rest, lanes), masked=rest % lanes > 0, loose=loose)], 0
 
     def kernels(name: str, tiles: list[GemmTile], which: Any = 0, needed: bool = True) -> Args:
-        """The kernels of the last part, and of the first and others before it, which do not end in a tail."""
+        """Micro-kernels of the last part, and of the parts before it, which have no epilogue."""
 
         def ref(**fields: Any) -> MicroRef | OneOf:
             refs = tuple(MicroRef(gemm_strip, replace(tile, **fields)) for tile in tiles)
@@ -288,11 +291,11 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     }
     tile = PlanarTile(lanes, pack, problem.stride[1] if pack == ROWS else 1)
     each = parts_each(problem, units * chunks)
-    return [Step(planar, tile, args, each, clears_tail=True)]  # planes have no tails
+    return [Step(planar, tile, args, each, clears_tail=True)]  # planes have no padded channels to clear
 
 
 def _grid(problem: ConvProblem, params: Params, isa: Isa) -> Grid:
-    """The work to be cut: panels of pixels, each as a plane of one tile, and tiles of weights."""
+    """Grid of work: panels of pixels, each as a plane of one tile, by tiles of weights."""
     if problem.threads == 1:
         return UNPARTITIONED
     depth, pixels = reduction(problem), problem.oh * problem.ow
@@ -309,12 +312,12 @@ def _grid(problem: ConvProblem, params: Params, isa: Isa) -> Grid:
 
 
 def _pages_apart(problem: ConvProblem) -> bool:
-    """Whether planes of the input, side by side, are whole pages apart."""
+    """Whether adjacent planes of the input are a multiple of the page size apart."""
     return problem.h * problem.w * F32.bytes % _PAGE == 0
 
 
-def _most_parts(depth: int) -> int:
-    """Most parts of a reduction: each has a whole segment, and the last one the rest."""
+def _max_parts(depth: int) -> int:
+    """Largest number of parts of a reduction: each has at least one loop iteration."""
     return max(1, divide(depth, _UNROLL) - bool(depth % _UNROLL))
 
 

@@ -1,7 +1,7 @@
-"""1x1 convolution of planes of bytes to few output channels: pixels in lanes, planes in and out.
+"""int8 1x1 convolution of channel planes with few output channels: pixels in lanes, channel planes as output.
 
-Without a reorder of the input: bytes of four planes are interleaved in registers to words that products take, as many
-times as there are tiles of output channels. `planar` does the same for float32, which needs no words.
+No reorder of the input is needed: four planes are interleaved in registers to the 32-bit groups that dot products take,
+once per tile of output channels. `planar` does this for float32, which needs no interleaving.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from cpuconv.solvers.shared.solver import Solver
 
 _PLANES = "NCHW"
 _LINE = 64
-_RUN_PIXELS = 2048  # of a unit
-_STEP = 2  # words of channels that are read side by side: as many planes as L1 has ways
-_RUNS = 4  # for each of several workers, at least
-_ISSUE = 4  # instructions a cycle
-_READING = 16  # instructions to read four planes and to interleave them
-_ENDING = 22  # instructions to end a vector of sums and to store it
-_SEGMENT = 16  # instructions around four planes
-_TILE = 20.0  # cycles a tile, beside its instructions
+_RUN_PIXELS = 2048  # pixels per unit of work
+_STEP = 2  # groups of channels read simultaneously: as many planes as L1 has ways
+_RUNS = 4  # units of work per thread, at least
+_ISSUE = 4  # instructions per cycle
+_LOADS = 16  # instructions to load four planes and interleave them
+_EPILOGUE = 22  # epilogue and store instructions per vector of sums
+_SEGMENT = 16  # loop instructions per four planes
+_TILE = 20.0  # cycles per tile in addition to its instructions
 
 
 @dataclass(frozen=True)
 class Params:
-    """A tile.
+    """Tile of `plane_words`.
 
     Attributes
     ----------
     n : int
-        Output channels.
+            Output channels.
     wide : int
-        Vectors of bytes of each plane.
+            Vectors of int8 per plane.
     """
 
     n: int
@@ -56,7 +56,7 @@ class Params:
 
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:
-    """Planes of at least a tile's pixels, 1x1 pixel by pixel, without groups."""
+    """Require planes of at least a tile's pixels, a 1x1 kernel with stride 1, and one group."""
     if not is_plain(problem) or problem.groups != 1:
         return "output pixels are not input pixels of all channels"
     if problem.in_layout != _PLANES:
@@ -68,7 +68,7 @@ offset = few.offset
 
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
-    """As many output channels as leave half of the registers, in equal tiles; of one, pieces of a cache line too."""
+    """Evenly divided output channels, up to half of the registers; for one channel, also whole cache lines."""
     most = max(1, isa.registers // 2 // WORD)
     n = max(n for n in range(1, most + 1) if problem.k % n == 0)
     line = max(1, _LINE // (WORD * isa.lanes))
@@ -80,24 +80,24 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
 
 
 def bound(problem: ConvProblem, machine: Machine) -> float:
-    """Products of whole vectors, or activations and weights once."""
+    """Lower bound of `cost`, in seconds: products of whole vectors, or activations and weights read once."""
     least = few.cycles(problem, machine.isa, _vectors(problem, machine.isa))
     return machine.seconds(max(least, few.traffic(problem, machine)), problem.threads)
 
 
 def _vectors(problem: ConvProblem, isa: Isa) -> float:
-    """Vectors of words of the input."""
+    """Vectors of 32-bit groups in the input."""
     return problem.n * problem.oh * problem.ow / isa.lanes * divide(problem.c, WORD)
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
-    """Instructions of products, of interleaving and of endings, and the traffic."""
+    """Modelled time: instructions of products, interleaving and epilogues, and traffic."""
     isa = machine.isa
     product = few.product(problem, isa)
     tiles = problem.n * divide(problem.oh * problem.ow, params.wide * WORD * isa.lanes) * (problem.k // params.n)
     each = few.instructions(product)
-    segment = _SEGMENT + params.wide * (_READING + params.n * (WORD * each + product.parts))
-    made = tiles * (divide(problem.c, WORD) * segment + params.wide * WORD * params.n * _ENDING)
+    segment = _SEGMENT + params.wide * (_LOADS + params.n * (WORD * each + product.parts))
+    made = tiles * (divide(problem.c, WORD) * segment + params.wide * WORD * params.n * _EPILOGUE)
     floor = few.cycles(problem, isa, _vectors(problem, isa))
     cycles = max(floor, made / _ISSUE) + tiles * _TILE
     traffic = few.traffic(problem, machine)
@@ -105,7 +105,7 @@ def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
 
 
 def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
-    """Planes in and out."""
+    """Supported layouts: channel planes."""
     return _PLANES, _PLANES
 
 
@@ -168,7 +168,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
 
 
 def _run(problem: ConvProblem, tiles: int, pixels: int) -> int:
-    """Tiles of a run: as many as leave the planes of a step in L1, or fewer where several workers share images."""
+    """Tiles per unit of work: as many as keep the planes of a step in L1, fewer where threads share an image."""
     run = max(1, _RUN_PIXELS // pixels)
     return min(run, divide(tiles, _RUNS * problem.threads)) if problem.threads > 1 else run
 

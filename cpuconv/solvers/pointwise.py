@@ -1,8 +1,8 @@
 """1x1 convolution in channel blocks: a GEMM whose operands are already packed.
 
 Source: the GEMM tile after Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (TOMS 2008).
-With stride 1 the plane is one row of pixels; with a stride the tile reads every other pixel in place. Images of one
-pixel each are the rows of one image, so that tiles have pixels of several.
+With stride 1 the plane is one row of pixels. With a larger stride the tile reads every other pixel in place. A batch of
+images of one pixel each is treated as one image, so that a tile covers pixels of several images.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared import blocked, geometry, images, words
 from cpuconv.solvers.shared.solver import Solver
 
-_BLOCK_SHARES = (0.5, 0.08)  # of L2: pixels of a block under all weight panels
+_BLOCK_SHARES = (0.5, 0.08)  # shares of L2 for the pixels of a block, which all weight panels read
 
 Params = geometry.Params
 
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:
-    """1x1 without padding."""
+    """Require a 1x1 kernel without padding."""
     if (problem.r, problem.s) != (1, 1):
         return f"the kernel is {problem.r}x{problem.s}, not 1x1"
     if any(problem.pads):
@@ -35,19 +35,19 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
 
 
 def plane(problem: ConvProblem) -> tuple[int, int]:
-    """Height and width of the plane that tiles cover."""
+    """Height and width of the plane that is divided into tiles."""
     if images.are_pixels(problem):
         return problem.n, 1
     return (1, problem.oh * problem.ow) if _is_row(problem) else (problem.oh, problem.ow)
 
 
 def _is_row(problem: ConvProblem) -> bool:
-    """Whether the plane is one row; images that are pixels are rows that may lie anywhere."""
+    """Whether the plane is one row. Images of one pixel become a row, at any distance from each other."""
     return problem.stride == (1, 1) and not images.are_pixels(problem)
 
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
-    """The best tiles by the model, each with blocks of pixels that stay in L2 or in L1, or no blocks."""
+    """Fastest tiles by the model, each with blocks of pixels that fit into L2 or L1, or without blocks."""
     height, width = plane(problem)
     channels = divide(problem.cg, words.group(problem))
     for tile in geometry.best_tiles(images.as_rows(problem), isa, height, width, most=6):
@@ -59,32 +59,32 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
 
 
 def bound(problem: ConvProblem, machine: Machine) -> float:
-    """FMA slots and stores, and the traffic."""
+    """Lower bound of `cost`, in seconds: FMAs and stores, or traffic."""
     return blocked.bound(images.as_rows(problem), machine, *plane(problem), band=False)
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
-    """FMA slots of the tiles and the traffic of weights and activations."""
+    """Modelled time: FMAs of the tiles, and traffic of weights and activations."""
     return blocked.cost(images.as_rows(problem), params, machine, *plane(problem), band=False)
 
 
 def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
-    """Blocks in and out."""
+    """Supported layouts: channel blocks."""
     return blocked.layout(isa, problem.types.x), blocked.layout(isa, problem.types.y)
 
 
 def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
-    """[group][panel][C][v][lanes of K]."""
+    """Packed weights: [group][panel][C][v][lanes of K]."""
     return words.packing(images.as_rows(problem), isa, params.v)
 
 
 def offset(problem: ConvProblem, isa: Isa) -> tuple[int, int]:
-    """As `words.offset`."""
+    """Offsets of input and weights, as `words.offset`."""
     return words.offset(images.as_rows(problem), isa)
 
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
-    """One parallel call of the convolve kernel on the input in place."""
+    """One parallel call of the convolution driver on the input in place."""
     rows, views = images.as_rows(problem), images.operands_as_rows(problem, operands)
     return [blocked.convolve_step(rows, params, isa, space, views, NO_BAND, flat=_is_row(problem))]
 

@@ -1,7 +1,7 @@
-"""First layers of other element types than float32: the pixels under a kernel row side by side, in whole words.
+"""First layers of types other than float32: the pixels under one kernel row are packed as whole 32-bit groups.
 
-Source: the reduced lowering of oneDNN's AMX convolutions, which makes kernel columns and channels one axis. The rows of
-a block are made once, with their padding, and stay in L2 or L1 while all weight panels use them.
+Source: the reduced lowering of oneDNN's AMX convolutions, which merges the axes of kernel columns and channels. The
+padded rows of a block (its band) are packed once and stay in L2 or L1 while all weight panels use them.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from cpuconv.solvers.shared.solver import Solver
 from cpuconv.symbolic.sizes import greatest, least, now
 from layouts import Strides
 
-_BAND_SHARES = (0.4, 0.1)  # of L2, for a band
-_LINE_CYCLES = 1.0  # of a pixel of a line
-_PIECE_CYCLES = {True: 2.0, False: 4.0}  # of a vector of a band, with AMX (as measured on a Xeon), without (Zen 5)
-_APART_CYCLES = 5.5  # of an element that is copied alone to a line
-_FEW = 4  # channels that vectors interleave
+_BAND_SHARES = (0.4, 0.1)  # shares of L2 for a band
+_LINE_CYCLES = 1.0  # cycles per pixel of a row
+_PIECE_CYCLES = {True: 2.0, False: 4.0}  # cycles per vector of a band, with AMX (on a Xeon) and without (Zen 5)
+_APART_CYCLES = 5.5  # cycles per element copied alone
+_FEW = 4  # channels that are interleaved by vectors
 _MATRIX_COLUMNS = (32, 16)
 
 
 class Sizes(NamedTuple):
-    """Vectors of sums, elements of a pixel, words of a kernel row and of its piece, weight vectors of a sum."""
+    """Vectors of sums, elements per pixel, groups per kernel row and per input vector, and weight vectors per sum."""
 
     product: Product
     vectors: int
@@ -57,7 +57,7 @@ class Sizes(NamedTuple):
 
     @classmethod
     def of(cls, problem: ConvProblem, isa: Isa) -> Sizes:
-        """Those of a problem: by AMX where there is any."""
+        """Sizes for a problem: those of AMX where the CPU has it."""
         product = matrix_product_of(problem.types) or words.product(problem, isa)
         group = words.group(problem)
         beside = problem.types.x.integer and problem.dilation[1] == 1 and not product.matrix
@@ -68,7 +68,7 @@ class Sizes(NamedTuple):
         return cls(product, divide(problem.k, isa.lanes), pixel, run, piece, problem.r * piece * product.parts)
 
     def cycles(self, isa: Isa, v: int, n: int) -> float:
-        """Modelled cycles of a tile."""
+        """Modelled cycles per tile."""
         if self.product.matrix:
             return matrix_cycles(v, 1, n, self.reduction / isa.lanes)
         return cycles(words.seen(isa, self.product), v, n, self.reduction)
@@ -78,7 +78,7 @@ Params = gemm_call.Params
 
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:
-    """One group, and few channels, of another type than float32, whose planes need no patches."""
+    """Require one group, few channels, and a type other than float32 with a dot product."""
     if problem.types == ALL_F32:
         return f"it computes other types than {ALL_F32}"
     if (why := words.why_not(problem, isa)) is not None:
@@ -91,12 +91,12 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
 
 
 def offset(problem: ConvProblem, isa: Isa) -> tuple[int, int]:
-    """What kernels add to the numbers of the input: nothing on AMX."""
+    """Offsets that kernels add to input and weights; zeros with AMX."""
     return (0, 0) if matrix_product_of(problem.types) else words.offset(problem, isa)
 
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
-    """The best tiles by the model, with blocks whose bands stay in L2."""
+    """Fastest tiles by the model, with blocks whose bands fit into L2."""
     sizes, pixels = Sizes.of(problem, isa), problem.oh * problem.ow
     counts = words.vector_counts(problem, isa) or ()
     if sizes.product.matrix:
@@ -114,15 +114,15 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
 
 
 def _row_counts(problem: ConvProblem, sizes: Sizes, n: int) -> list[int]:
-    """Output rows of a block, of which each has the pixels of a tile."""
+    """Candidate numbers of output rows per block; a row has at least the pixels of a tile."""
     line = problem.ow * sizes.piece * WORD * problem.stride[0]
     fitting = [min(problem.oh, max(1, int(share * machine().l2 / line))) for share in _BAND_SHARES]
     return sorted({max(divide(n, problem.ow), count) for count in fitting}, reverse=True)
 
 
 def _blocks(problem: ConvProblem, params: Params, isa: Isa, sizes: Sizes) -> int:
-    """Blocks of the rows, each of which has the pixels of a tile."""
-    fewest = divide(params.n, problem.ow)  # rows of a block
+    """Number of blocks of rows, each with at least the pixels of a tile."""
+    fewest = divide(params.n, problem.ow)  # rows per block, at least
     grid = Grid(
         planes=greatest(1, problem.n),
         tiles=problem.oh,
@@ -137,7 +137,7 @@ def _blocks(problem: ConvProblem, params: Params, isa: Isa, sizes: Sizes) -> int
 
 
 def _band_cycles(problem: ConvProblem, isa: Isa, sizes: Sizes) -> float:
-    """Cycles to make the bands of an image."""
+    """Cycles to pack the bands of one image."""
     rows = problem.h + sum(problem.pads[:2])
     return rows * (
         problem.w * _pixel_cycles(problem, isa)
@@ -146,13 +146,13 @@ def _band_cycles(problem: ConvProblem, isa: Isa, sizes: Sizes) -> float:
 
 
 def _pixel_cycles(problem: ConvProblem, isa: Isa) -> float:
-    """Cycles to copy a pixel to a line."""
+    """Cycles to copy one pixel to a row of a band."""
     whole = problem.c <= _FEW or problem.in_layout == layout(isa, problem.types.x)
     return _LINE_CYCLES if whole else _APART_CYCLES * problem.c
 
 
 def bound(problem: ConvProblem, machine: Machine) -> float:
-    """Products and stores, and the traffic."""
+    """Lower bound of `cost`, in seconds: products and stores, or traffic."""
     isa, sizes = machine.isa, Sizes.of(problem, machine.isa)
     pixels = problem.n * problem.oh * problem.ow
     if sizes.product.matrix:
@@ -163,7 +163,7 @@ def bound(problem: ConvProblem, machine: Machine) -> float:
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
-    """Tiles, bands, and the traffic."""
+    """Modelled time: tiles, bands, and traffic."""
     isa, sizes = machine.isa, Sizes.of(problem, machine.isa)
     count = divide(sizes.vectors, params.v) * divide(problem.oh * problem.ow, params.n)
     compute = problem.n * count * sizes.cycles(isa, params.v, params.n)
@@ -179,7 +179,7 @@ def _traffic(problem: ConvProblem, machine: Machine, sizes: Sizes) -> float:
 
 
 def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
-    """Any input; output in blocks."""
+    """Supported layouts: any input; channel blocks as output."""
     return None, layout(isa, problem.types.y)
 
 
@@ -191,7 +191,7 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
 
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
-    """One parallel call of the row patches kernel."""
+    """One parallel call of the kernel."""
     lanes, types, x = isa.lanes, problem.types, operands.x.strides
     sizes, vectors_per_pixel = Sizes.of(problem, isa), words.vectors_per_pixel(problem)
     product, panels = sizes.product, divide(sizes.vectors, params.v)
@@ -206,7 +206,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     stride, high = problem.stride[0], problem.effective_kernel[0]
     rows = (divide(problem.oh, row_blocks) - 1) * stride + high
     band_line = problem.ow * sizes.piece * WORD
-    phase = divide(rows, stride) * band_line + lanes * WORD  # the last piece is written as a whole vector
+    phase = divide(rows, stride) * band_line + lanes * WORD  # the last group is written as a whole vector
     line_width = (problem.ow - 1) * problem.stride[1] + problem.effective_kernel[1]
     pad_left = min(problem.pads[2], line_width)
     line_step = max(line_width, pad_left + problem.w) * sizes.pixel * types.x.bytes + 4 * lanes * WORD
@@ -244,12 +244,12 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
 
 
 def _segment(sizes: Sizes, isa: Isa) -> int:
-    """Words of a segment: an equal share of those of a kernel row."""
+    """Groups per segment: an equal share of a kernel row."""
     return sizes.piece // divide(sizes.piece, isa.lanes)
 
 
 def _source(problem: ConvProblem, sizes: Sizes, x: Strides, isa: Isa) -> tuple[int, int]:
-    """Where the elements of a view lie, and of channels side by side how many."""
+    """Strides of a view's elements, and the number of adjacent channels."""
     size = problem.types.x.bytes
     if problem.c <= _FEW:
         if x.block == 1 and x.w == size:

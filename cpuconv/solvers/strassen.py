@@ -1,9 +1,9 @@
 """1x1 convolution by one level of Strassen's algorithm: seven matrix multiplications of half the size instead of eight.
 
 Sources: Strassen, "Gaussian Elimination is not Optimal" (1969), in Winograd's form with 15 additions; Huang, Smith,
-Henry and van de Geijn, "Strassen's Algorithm Reloaded" (SC 2016). The halves of rows are the even and the odd pixels,
-those of channels the even and the odd blocks. So additions are those of 2x2 tiles, as in Winograd convolution, and the
-driver is the same: sums of activations, seven GEMMs, sums of products with the epilogue. Sums of weights are packed.
+Henry and van de Geijn, "Strassen's Algorithm Reloaded" (SC 2016). Rows are divided into even and odd pixels, channels
+into even and odd blocks. So additions are those of 2x2 tiles, and the driver is that of Winograd convolution: sums of
+activations, seven GEMMs, and sums of products with the epilogue. Sums of weights are packed.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from cpuconv.solvers.shared.transformed import Form, Forms, Planes, Size
 
 _PLANES = Planes(PRODUCTS)
 _TILE: Size = (2, 2)
-_L2_SHARES = (0.35, 1.0)  # sums of a block: candidates in shares of L2
-_AMPLIFICATION = 3.0  # of the error of a direct sum: root of the variances of the products that an output adds
+_L2_SHARES = (0.35, 1.0)  # shares of L2 for the sums of a block
+_AMPLIFICATION = 3.0  # error over that of a direct sum: root of the summed variances of the products in an output
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Params:
 
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:
-    """1x1 pixel by pixel, one group, channels in pairs of blocks, but not too many."""
+    """Require a 1x1 kernel with stride 1, one group, and pairs of channel blocks up to the largest stated error."""
     if not is_plain(problem):
         return "output pixels are not input pixels"
     if problem.groups > 1:
@@ -67,12 +67,12 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
 
 
 def _is_rows(problem: ConvProblem) -> bool:
-    """Whether the channels of a pixel are adjacent; else its blocks are planes apart."""
+    """Whether the channels of a pixel are adjacent, instead of in channel blocks."""
     return "NHWC" in (problem.in_layout, problem.out_layout) or images.are_pixels(problem)
 
 
 def _halves(problem: ConvProblem) -> ConvProblem:
-    """The problem of half as many channels, whose planes are pixels × the two halves."""
+    """Problem with half as many channels, whose planes are pixels × the two halves."""
     rows, problem = _is_rows(problem), images.as_columns(problem)
     pixels = problem.h * problem.w
     h, w = (pixels, 2) if rows else (2, pixels)
@@ -80,24 +80,24 @@ def _halves(problem: ConvProblem) -> ConvProblem:
 
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
-    """Blocks of a third of L2, of all L2, and of all pairs, with a few GEMM tiles each."""
+    """Blocks of a third of L2, of all L2, and of all pixel pairs, with a few GEMM tiles each."""
     for sizes in transformed.sizes(_halves(problem), isa, machine(), _TILE, _PLANES, _L2_SHARES, fused_share=math.inf):
         yield Params(*sizes)
 
 
 def error(problem: ConvProblem) -> float:
-    """The error of unit-normal data that it states, relative to the largest output, as `winograd.error`."""
+    """Stated error for unit-normal data, relative to the largest output, as `winograd.error`."""
     return transformed.error_of_sums(problem) * _AMPLIFICATION
 
 
 def _operations(machine: Machine) -> tuple[float, float]:
-    """Slots of FMAs that additions of a tile take, a cycle each at least."""
+    """Additions per tile, forward and back, in FMA slots; at least one cycle each."""
     before, after = (max(1.0, machine.isa.fma_rate) * count for count in ADDITIONS)
     return before, after
 
 
 def bound(problem: ConvProblem, machine: Machine) -> float:
-    """Products at full speed or weights read once, transforms, activations."""
+    """Lower bound of `cost`, in seconds: products at full speed or weights read once, transforms, activations."""
     halves = _halves(problem)
     one, tiles = np.full(1, PRODUCTS), np.full(1, transformed.tile_grid(halves, _TILE)[2])
     before, after = (np.full(1, slots) for slots in _operations(machine))
@@ -107,13 +107,13 @@ def bound(problem: ConvProblem, machine: Machine) -> float:
 
 @functools.lru_cache(maxsize=64)
 def _form(problem: ConvProblem, machine: Machine) -> Form:
-    """Figures that are equal for all candidates of a problem."""
+    """Cost terms that all candidates of a problem share."""
     charge = transformed.charge(error(problem))
     return transformed.form(_halves(problem), machine, _TILE, _PLANES, _operations(machine), charge=charge)
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
-    """FMA slots of products, additions and memory of transforms, traffic of weights; and a charge for the error.
+    """Modelled time: FMAs of products, additions and memory accesses of transforms, weights, a charge for the error.
 
     At least the time to read the weights from memory: they are 7/4 of a layer's, and those of networks are not cached.
     """
@@ -125,25 +125,25 @@ def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
 
 
 def least_work(problem: ConvProblem, params: Params) -> tuple[int, int]:
-    """Products and packed weights."""
+    """Operations and packed weight bytes."""
     return transformed.least_work(_halves(problem), _PLANES, _TILE)
 
 
 def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
-    """Channels last, or blocks, in and out."""
+    """Supported layouts: channels last, or channel blocks; equal for input and output."""
     name = "NHWC" if "NHWC" in (problem.in_layout, problem.out_layout) else blocked.layout(isa)
     return name, name
 
 
 def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
-    """Sums of weights in float64, then [product][panel][C / 2][v][lanes of K / 2] in float32."""
+    """Packed weights: sums in float64, then [product][panel][C / 2][v][lanes of K / 2] in float32."""
     filters = Filters(isa.lanes, params.v, 1, problem.k // 2)
     transform = MicroRef(strassen_weights, StrassenWeights(isa.lanes))
     return BlockPairs(filters, problem.c // 2, 2, 2, PRODUCTS, 0, transform)
 
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
-    """One parallel call of the tiled kernel."""
+    """One parallel call of the tile driver."""
     rows = _is_rows(problem)
     views, halves = images.operands_as_columns(problem, operands), _halves(problem)
 

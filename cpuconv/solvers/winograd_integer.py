@@ -1,9 +1,9 @@
-"""Winograd convolution of bytes in int16, exact to the last bit: F(4, 3) takes half the products of direct int8.
+"""int8 Winograd convolution in int16, exact to the last bit: F(4, 3) takes half the products of direct int8.
 
-Sources: as of `winograd`; exact by sums modulo 2^32 (decision 16). Points are of the projective line over the
-rationals, (p, q) for p/q: at most two of a class modulo 2, which differ modulo 4. So what the inverse transform
-divides by is even but no multiple of 4 in each axis, and the sums of a tile are exact up to 2^29. Data decide nothing:
-a problem is taken only where no weights and no inputs can break it.
+Sources: those of `winograd`; exact by sums modulo 2^32 (decision 16). Interpolation points are on the projective line
+over the rationals, (p, q) for p/q. At most two points agree modulo 2, and these differ modulo 4. So the divisors of the
+inverse transform are even but not multiples of 4 on each axis, and the sums of a tile are exact up to 2^29. Whether a
+problem is accepted depends only on its shape and types: no weights or inputs can overflow.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ POINTS: dict[int, tuple[Size, ...]] = {  # by input tile size of an axis
     6: ((0, 1), (2, 1), (1, 1), (-1, 1), (-1, 2), (1, 0)),
     8: ((0, 1), (1, 1), (-1, 1), (2, 1), (-2, 1), (1, 2), (-1, 2), (1, 0)),
 }
-_FACTORS: dict[int, tuple[Matrix, ...]] = {  # of Bᵀ but for signs of rows, where these take fewer operations
+_FACTORS: dict[int, tuple[Matrix, ...]] = {  # factors of Bᵀ, up to signs of rows, where these take fewer operations
     6: (
-        (  # of x0 … x5: what is 2 apart, and what lies between
+        (  # of x0 … x5: elements at distance 2, and those between
             (-1, 0, 1, 0, 0, 0),
             (0, -1, 0, 1, 0, 0),
             (0, 0, -1, 0, 1, 0),
@@ -59,7 +59,7 @@ _FACTORS: dict[int, tuple[Matrix, ...]] = {  # of Bᵀ but for signs of rows, wh
             (0, 0, 0, 1, 0, 0),
             (0, 0, 0, 0, 1, 0),
         ),
-        (  # (t − 2)·(2t + 1) at four places; p = x3 − x1, q = x4 − x2
+        (  # (t − 2)·(2t + 1) at four positions; p = x3 − x1, q = x4 − x2
             (2, 0, 0, 0, -3, 0, 0, 0),
             (0, 2, 0, 0, 0, -3, 0, 0),
             (0, 0, 2, 0, 0, 0, -3, 0),
@@ -77,17 +77,17 @@ _FACTORS: dict[int, tuple[Matrix, ...]] = {  # of Bᵀ but for signs of rows, wh
         ),
     ),
 }
-LARGEST = {S8: 128, U8: 255, S16: 255}  # magnitude of an element; of int16, uint8 less its zero point
-_LEAST = {S8: -128, U8: 0}  # element of the input
-_HALF = 1 << 15  # magnitude that int16 does not reach
-_MOST_TILES = 3  # tile sizes worth trying
-_ENDING = 12  # operations to end and store an output
-_WEIGHTS_READ = 8  # reading a weight from L3 takes as long as using it for this many tiles
+LARGEST = {S8: 128, U8: 255, S16: 255}  # largest magnitude of an element; int16 holds uint8 less its zero point
+_SMALLEST = {S8: -128, U8: 0}  # smallest element of the input
+_LIMIT = 1 << 15  # magnitude beyond int16
+_MAX_TILES = 3  # tile sizes that become candidates
+_EPILOGUE = 12  # operations of the epilogue and store of an output
+_WEIGHTS_READ = 8  # tiles for which using a weight takes as long as reading it from L3
 
 
 @dataclass(frozen=True)
 class Params:
-    """A transform and its GEMM, as of `winograd`: outputs of a tile, then the GEMM tile, then what stays in L2."""
+    """Output tile, GEMM tile, and block and chunk sizes, as in `winograd`."""
 
     rows: int
     cols: int
@@ -99,17 +99,17 @@ class Params:
 
 @dataclass(frozen=True)
 class Axis:
-    """F(m, r) of integers: Aᵀ·diag(scale)·((G·w)∘(Bᵀ·x)) = multiple · (the m sums)."""
+    """Integer F(m, r): Aᵀ·diag(scale)·((G·w)∘(Bᵀ·x)) = multiple · (the m sums)."""
 
     a: Matrix
     scale: tuple[int, ...]
     g: Matrix
-    b: tuple[Matrix, ...]  # factors, the first is applied first
+    b: tuple[Matrix, ...]  # factors of Bᵀ, in the order of application
     multiple: int
 
     @lazy
     def whole_b(self) -> np.ndarray:
-        """Bᵀ."""
+        """Product of the factors, Bᵀ."""
         return functools.reduce(lambda done, factor: np.array(factor) @ done, self.b[1:], np.array(self.b[0]))
 
 
@@ -126,7 +126,7 @@ def _polynomial(roots: list[Size]) -> np.ndarray:
 
 @functools.lru_cache(maxsize=64)
 def axis(m: int, r: int) -> Axis:
-    """The transforms of one axis, by Toom-Cook interpolation at `POINTS`; an axis whose kernel is 1 has none."""
+    """Transforms of one axis, by Toom-Cook interpolation at `POINTS`; the identity if its kernel is 1."""
     if r == 1:
         return Axis(_IDENTITY, (1,), _IDENTITY, (_IDENTITY,), 1)
     points = POINTS[m + r - 1]
@@ -148,47 +148,47 @@ def axis(m: int, r: int) -> Axis:
 
 
 def _scaled(matrix: Matrix, scale: tuple[int, ...]) -> Matrix:
-    """Rows times numbers."""
+    """Rows multiplied by integers."""
     return tuple(tuple(each * value for value in row) for each, row in zip(scale, matrix, strict=True))
 
 
 def _sums(matrix: Matrix) -> int:
-    """The largest sum of magnitudes of a row."""
+    """Largest sum of magnitudes in a row."""
     return int(max(sum(map(abs, row)) for row in matrix))
 
 
 @dataclass(frozen=True)
 class Form:
-    """A transform of both axes that fits int16: matrices of the inverse and of the weights, with the scales in one."""
+    """Transform of both axes that fits into int16, with the matrices of the inverse and of the weights, scaled."""
 
-    size: Size  # outputs
+    size: Size  # output tile
     axes: tuple[Axis, Axis]
     a: tuple[Matrix, Matrix]
     g: tuple[Matrix, Matrix]
 
     @property
     def outer(self) -> Size:
-        """Rows and columns of the input tile."""
+        """Input tile."""
         return len(self.g[0]), len(self.g[1])
 
     @property
     def planes(self) -> int:
-        """Components."""
+        """Number of components."""
         return math.prod(self.outer)
 
     @property
     def multiple(self) -> int:
-        """What the inverse gives of each sum."""
+        """Factor of each sum in the output of the inverse transform."""
         return self.axes[0].multiple * self.axes[1].multiple
 
     @property
     def shift(self) -> int:
-        """How often two divides that."""
+        """Exponent of 2 in that factor."""
         return (self.multiple & -self.multiple).bit_length() - 1
 
     @lazy
     def operations(self) -> tuple[int, int]:
-        """Vector operations of a tile's transforms, forward and back, without endings: columns first, then rows."""
+        """Vector operations per tile, forward and back, without epilogue: columns first, then rows."""
         forward = [sum(map(operations, each.b)) for each in self.axes]
         backward = [operations(matrix) for matrix in self.a]
         high, wide = self.outer
@@ -196,17 +196,17 @@ class Form:
 
 
 def _fits(axes: tuple[Axis, Axis], x: Element) -> bool:
-    """Whether the transform of any input of such elements fits int16."""
-    least, most = _LEAST[x], LARGEST[x]
+    """Whether the transform of any input of this type fits into int16."""
+    least, most = _SMALLEST[x], LARGEST[x]
     parts = [(np.maximum(each.whole_b, 0).sum(1), np.maximum(-each.whole_b, 0).sum(1)) for each in axes]
     (down, minus_down), (across, minus_across) = parts
     plus = np.outer(down, across) + np.outer(minus_down, minus_across)
     minus = np.outer(down, minus_across) + np.outer(minus_down, across)
-    return bool((plus * most - minus * least < _HALF).all() and (minus * most - plus * least <= _HALF).all())
+    return bool((plus * most - minus * least < _LIMIT).all() and (minus * most - plus * least <= _LIMIT).all())
 
 
 def form(problem: ConvProblem, size: Size) -> Form | None:
-    """The transform for an output tile of that size; None: it does not fit int16."""
+    """Transform for an output tile of this size; None if it does not fit into int16."""
     return _form_of(size, (problem.r, problem.s), problem.types.x, problem.types.w)
 
 
@@ -219,18 +219,18 @@ def _form_of(size: Size, kernel: Size, x: Element, w: Element) -> Form | None:
     scaled = _scaled(down.g, down.scale), _scaled(across.g, across.scale)
     plain = down.g, across.g
     for g, a in ((scaled, (down.a, across.a)), (plain, (_by_columns(down), _by_columns(across)))):
-        if _sums(g[0]) * _sums(g[1]) * LARGEST[w] < _HALF:
+        if _sums(g[0]) * _sums(g[1]) * LARGEST[w] < _LIMIT:
             return Form(size, axes, a, g)
     return None
 
 
 def _by_columns(each: Axis) -> Matrix:
-    """Aᵀ·diag(scale)."""
+    """Columns scaled: Aᵀ·diag(scale)."""
     return tuple(tuple(value * scale for value, scale in zip(row, each.scale, strict=True)) for row in each.a)
 
 
 def _axis_sizes(kernel: int, outputs: int) -> list[int]:
-    """Output tile sizes of an axis: none larger than one that covers all outputs."""
+    """Output tile sizes of an axis, none larger than one that covers all outputs."""
     if kernel == 1:
         return [1]
     found = [a - kernel + 1 for a in sorted(POINTS) if a > kernel]
@@ -239,7 +239,7 @@ def _axis_sizes(kernel: int, outputs: int) -> list[int]:
 
 @memoised(256)
 def _exact_forms(problem: ConvProblem) -> tuple[Form, ...]:
-    """The forms for a plane that are exact."""
+    """Exact transforms for a plane."""
     high, wide = (divide(size, step) for size, step in zip((problem.oh, problem.ow), problem.dilation, strict=True))
     sizes = itertools.product(_axis_sizes(problem.r, high), _axis_sizes(problem.s, wide))
     return tuple(each for each in (form(problem, m) for m in sizes) if each is not None and _exact(problem, each))
@@ -247,7 +247,7 @@ def _exact_forms(problem: ConvProblem) -> tuple[Form, ...]:
 
 @functools.lru_cache(maxsize=256)
 def forms_of(problem: ConvProblem) -> tuple[Form, ...]:
-    """The forms for a plane that are exact, least work first; of rows×cols and cols×rows, the better."""
+    """Exact transforms for a plane, least work first; of rows×cols and cols×rows, the faster one."""
 
     def work(each: Form) -> float:
         tiles = transformed.tile_grid(problem, each.size, problem.dilation)[2]
@@ -262,7 +262,7 @@ def forms_of(problem: ConvProblem) -> tuple[Form, ...]:
 
 
 def most_sum(problem: ConvProblem) -> int:
-    """The largest magnitude that a sum can have, whatever inputs and weights are."""
+    """Largest possible magnitude of a sum, over all inputs and weights."""
     types = problem.types
     return LARGEST[types.x] * LARGEST[types.w] * problem.cg * problem.r * problem.s
 
@@ -272,9 +272,9 @@ def _exact(problem: ConvProblem, each: Form) -> bool:
 
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:
-    """Bytes, stride 1, sums that are exact whatever the data, transforms that fit int16; groups share no blocks."""
+    """Require int8, stride 1, sums that are always exact, transforms that fit int16, and groups in whole blocks."""
     types = problem.types
-    if types.x not in _LEAST or types.w not in (S8, S16) or not types.sum.integer:
+    if types.x not in _SMALLEST or types.w not in (S8, S16) or not types.sum.integer:
         return f"its operands are bytes, not {types}"
     if problem.r == problem.s == 1:
         return "the kernel is 1x1"
@@ -288,7 +288,7 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
 
 
 def offset(problem: ConvProblem, isa: Isa) -> tuple[int, int]:
-    """What kernels add to the numbers of the input: nothing."""
+    """Offsets that kernels add to input and weights: zeros."""
     return 0, 0
 
 
@@ -298,13 +298,13 @@ def _planes(each: Form, isa: Isa) -> Planes:
 
 def _form(problem: ConvProblem, params: Params) -> Form:
     found = form(problem, (params.rows, params.cols))
-    assert found is not None  # `candidates` has asked
+    assert found is not None  # set by `candidates`
     return found
 
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
-    """The best few tile sizes, with a few GEMM tiles and block sizes."""
-    for each in forms_of(problem)[:_MOST_TILES]:
+    """Fastest tile sizes by the model, with a few GEMM tiles and block sizes each."""
+    for each in forms_of(problem)[:_MAX_TILES]:
         for sizes in transformed.sizes(
             problem, isa, machine(), each.size, _planes(each, isa), dilation=problem.dilation
         ):
@@ -312,14 +312,14 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
 
 
 def _all_operations(each: Form, isa: Isa) -> tuple[float, float]:
-    """Operations of a tile's transforms, forward and back, in slots of FMAs."""
+    """Operations per tile, forward and back, in FMA slots."""
     forward, backward = each.operations
     slots = isa.fma_rate / isa.additions
-    return slots * forward, slots * (backward + _ENDING * math.prod(each.size))
+    return slots * forward, slots * (backward + _EPILOGUE * math.prod(each.size))
 
 
 def bound(problem: ConvProblem, machine: Machine) -> float:
-    """The least that any tile size takes."""
+    """Lower bound of `cost` over all tile sizes, in seconds."""
     forms = forms_of(problem)
     tiles = [transformed.tile_grid(problem, each.size, problem.dilation)[2] for each in forms]
     counts = [each.planes for each in forms]
@@ -331,37 +331,37 @@ def bound(problem: ConvProblem, machine: Machine) -> float:
 
 @functools.lru_cache(maxsize=64)
 def _shared(problem: ConvProblem, size: Size, machine: Machine) -> transformed.Form:
-    """Cost terms shared by all candidates of a tile size."""
+    """Cost terms that all candidates of a tile size share."""
     each = form(problem, size)
-    assert each is not None  # `candidates` has asked
+    assert each is not None  # set by `candidates`
     planes, work = _planes(each, machine.isa), _all_operations(each, machine.isa)
     return transformed.form(problem, machine, size, planes, work, problem.dilation)
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
-    """Slots of products, operations and memory of transforms, traffic of weights."""
+    """Modelled time: products, operations and memory accesses of transforms, and traffic of weights."""
     return transformed.cost(_shared(problem, (params.rows, params.cols), machine), params)
 
 
 def least_work(problem: ConvProblem, params: Params) -> tuple[int, int]:
-    """Products and weights of the tiles' own domain."""
+    """Operations and weight bytes of the products in the transformed domain."""
     each = _form(problem, params)
     return transformed.least_work(problem, Planes(each.planes, product="pmaddwd"), each.size, problem.dilation)
 
 
 def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
-    """Blocks in and out."""
+    """Supported layouts: channel blocks."""
     return blocked.layout(isa, problem.types.x), blocked.layout(isa, problem.types.y)
 
 
 def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
-    """G·w·Gᵀ in int16, [group][a·a][panel][word of C][v][lanes of K][2]."""
+    """Packed weights: G·w·Gᵀ in int16, [group][a·a][panel][32-bit group of C][v][lanes of K][2]."""
     filters = Filters(isa.lanes, params.v, problem.groups, problem.kg)
     return TransformedWords(filters, problem.cg, problem.r, problem.s, *_form(problem, params).g)
 
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
-    """One parallel call of the tiled kernel."""
+    """One parallel call of the tile driver."""
     each = _form(problem, params)
     forward = IntegerTransform(isa.lanes, each.axes[0].b, each.axes[1].b, problem.types.x)
     backward = IntegerInverse(isa.lanes, *each.a, each.multiple >> each.shift, each.shift, Epilogue.of(problem))

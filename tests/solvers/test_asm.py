@@ -60,7 +60,7 @@ def gemm_tiles() -> Iterator[tuple[GemmTile, int, float, int | None]]:
         yield tile, 4 * v * n * ISA.lanes, MOST_SPILLS, ahead
     for v, loose in itertools.product(range(1, len(ISA.pixels) + 1), range(ISA.lanes)):
         n = planar.most_channels(ISA, v, loose)
-        if n > 0 and loose <= ISA.lanes // planar._LOOSE:
+        if n > 0 and loose <= ISA.lanes // planar._SCALAR_SHARE:
             tile = gemm(v, 1, n, unroll=8, xs=1, ys=0, ks=n, fetch=1, planar=True, loose=loose)
             yield tile, (v * n + loose) * 8, MOST_SPILLS, None
 

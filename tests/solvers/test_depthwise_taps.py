@@ -97,7 +97,7 @@ def test_machine_code(line):
     assert isinstance(strips, tuple) and problem.types.x == U8
     tile = strips[1].tile
     text = strips[1].kernel.assembly(tile)
-    products = params.cols * problem.s * depthwise_taps._met(problem, params.rows, ISA) * tile.vectors
+    products = params.cols * problem.s * depthwise_taps._group_uses(problem, params.rows, ISA) * tile.vectors
     if tile.product in ("vpdpbusd", "vpdpwssd"):
         assert text.count(f"{tile.product}\t") == products
     else:

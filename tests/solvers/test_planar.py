@@ -28,7 +28,9 @@ def all_of(problem: ConvProblem) -> list[str]:
     return [str(ranked.candidate) for ranked in ranking(problem, planar.SOLVER.name)]
 
 
-@pytest.mark.parametrize("rest", sorted({0, 1, 2, LANES // planar._LOOSE, LANES // planar._LOOSE + 1, LANES - 1}))
+@pytest.mark.parametrize(
+    "rest", sorted({0, 1, 2, LANES // planar._SCALAR_SHARE, LANES // planar._SCALAR_SHARE + 1, LANES - 1})
+)
 @pytest.mark.parametrize("vectors", [0, 1, 3])
 def test_whatever_is_left_of_a_plane(vectors, rest):
     """Planes of whole vectors and a few pixels; channels that are no multiple of a tile."""
@@ -40,7 +42,7 @@ def test_whatever_is_left_of_a_plane(vectors, rest):
 
 
 @pytest.mark.parametrize("stride", [1, 2, 3])
-@pytest.mark.parametrize("width", [LANES + LANES // planar._LOOSE, 3 * LANES + 1, 3 * LANES - 1])
+@pytest.mark.parametrize("width", [LANES + LANES // planar._SCALAR_SHARE, 3 * LANES + 1, 3 * LANES - 1])
 def test_packed_rows_stay_within_theirs(width, stride):
     """Runs of pixels are moved by whole vectors that spill to the right, from loose pixels too."""
     problem = ConvProblem(1, 4, 3, stride * width, 9, 3, 3, (3, stride), (0, 0, 1, 1), threads=oracle.THREADS)
@@ -101,16 +103,18 @@ def test_shapes(isa, pixels, kernels):
         panels, rest, loose = planar.split(isa, v, n, pixels)
         assert (panels - 1) * v * isa.lanes + rest + loose == pixels and 0 < rest <= v * isa.lanes
         assert 1 <= n <= kernels
-        assert n <= isa.pixels[v - 1] if v <= len(isa.pixels) else n == 1 and v <= isa.registers - planar._BESIDE_SUMS
+        assert (
+            n <= isa.pixels[v - 1] if v <= len(isa.pixels) else n == 1 and v <= isa.registers - planar._OTHER_REGISTERS
+        )
         if loose:
             assert v * n + v + loose < isa.registers and n <= isa.lanes
 
 
 @pytest.mark.parametrize("kernels", [1, 2, 3])
-@pytest.mark.parametrize("pixels", [-1, 0, 1, LANES // planar._LOOSE + 1, 5 * LANES + 3])
+@pytest.mark.parametrize("pixels", [-1, 0, 1, LANES // planar._SCALAR_SHARE + 1, 5 * LANES + 3])
 def test_few_channels_have_wide_tiles(kernels, pixels):
     """Panels of as many vectors as registers hold, of planes that they fill, and that they do not."""
-    widest = ISA.registers - planar._BESIDE_SUMS
+    widest = ISA.registers - planar._OTHER_REGISTERS
     problem = ConvProblem(2, 19, 1, 2 * widest * LANES + pixels, kernels, 1, 1, activation="relu", residual=True)
     wide = [each for each in planar.candidates(problem, ISA) if each.v > len(ISA.pixels)]
     assert bool(wide) == (kernels <= planar._FEW)

@@ -18,12 +18,12 @@ def contiguous(layout: str, shape: tuple[int, int, int, int], element: Element =
 
 
 def check_tile(rows: int, cols: int, height: int, width: int) -> None:
-    """See that a plane of outputs has a whole tile: those at its ends overlap others.
+    """Check that an output plane is at least one tile, as the last tile of a row or column overlaps the one before.
 
     Raises
     ------
     ValueError
-        It has not.
+        The tile is larger than the plane.
     """
     if rows > height or cols > width:
         raise ValueError("the tile is larger than the plane")

@@ -1,8 +1,8 @@
-"""Groups that are too small for a kernel, as fewer and larger ones: weights are block diagonal, zero between groups.
+"""Small groups merged into larger ones for AMX: weights are block diagonal, zero between groups.
 
-So many groups are merged as fill what AMX reads and writes at once, whole channel blocks. Products with zeros are the
-price: with 4 channels a group, AMX does 16 times the work, at 30 times the speed of float32's FMA. Other products read
-spans of words (`spans.py`).
+As many groups are merged as fill the channel blocks that AMX reads and writes. The cost is products with zeros: with 4
+channels per group AMX does 16 times the work, at 30 times the rate of float32's FMA. Other instructions read spans of
+32-bit groups instead (`spans.py`).
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32
 
 Refusal = Callable[[ConvProblem, Isa], str | None]
-"""Why a kernel cannot run groups as they are, or None: `blocked.aligned_groups`."""
+"""Function that returns why a kernel cannot run groups unmerged, or None: `blocked.aligned_groups`."""
 
 
 @dataclass(frozen=True)
 class DiagonalPanels(Packing):
-    """The form of merged groups, of weights that are zero between the groups.
+    """Packed form of merged groups, with zero weights between the original groups.
 
     Attributes
     ----------
     form : Packing
     groups, together : int
-        Groups of the weights, and how many become one.
+            Groups of the weights, and how many are merged into one.
     """
 
     form: Packing
@@ -39,11 +39,11 @@ class DiagonalPanels(Packing):
 
     @property
     def size(self) -> int:
-        """Bytes of the packed form."""
+        """Size of the packed form, in bytes."""
         return self.form.size
 
     def pack(self, weight: np.ndarray, threads: int = 1, place: Room = room) -> np.ndarray:
-        """As `Packing` says."""
+        """Pack weights as `Packing.pack`."""
         k, channels, r, s = weight.shape
         given = weight.reshape(-1, self.together, k // self.groups, channels, r, s)
         filled = np.zeros((*given.shape[:3], self.together, channels, r, s), weight.dtype)
@@ -53,7 +53,7 @@ class DiagonalPanels(Packing):
 
 
 def together(problem: ConvProblem, isa: Isa, why_not: Refusal) -> int:
-    """How many groups become one: 1 of float32, whose kernels have groups, and of depthwise convolutions."""
+    """Number of groups merged into one: 1 in float32, whose kernels support groups, and for depthwise convolutions."""
     if problem.types == ALL_F32 or problem.cg * problem.kg == 1:
         return 1
     counts = (count for count in range(1, problem.groups) if problem.groups % count == 0)
@@ -62,12 +62,12 @@ def together(problem: ConvProblem, isa: Isa, why_not: Refusal) -> int:
 
 
 def merged(problem: ConvProblem, isa: Isa, why_not: Refusal) -> ConvProblem:
-    """The problem with groups that the kernel runs."""
+    """Problem with the groups that the kernel runs."""
     count = together(problem, isa, why_not)
     return problem if count == 1 else replace(problem, groups=problem.groups // count)
 
 
 def packed(form: Packing, problem: ConvProblem, isa: Isa, why_not: Refusal) -> Packing:
-    """The form of the weights of a problem, where that of merged groups is `form`."""
+    """Packed form of a problem's weights, given that of the merged groups."""
     count = together(problem, isa, why_not)
     return form if count == 1 else DiagonalPanels(form, problem.groups, count)

@@ -1,9 +1,9 @@
-"""Segments of a sum: what a GEMM tile reads side by side of a pixel, and the address of each.
+"""Segments of a sum: the adjacent elements of a pixel that a GEMM tile reads per iteration, and their addresses.
 
-Channels of the problems here are words of 32 bits (`words.py`).
+Channels of the problems here are 32-bit groups (`words.py`).
 
-Of floats of 16 bits, whose padding is zero (that of integers is a zero point, which weights are compensated for),
-kernel rows are outermost, so that a tile leaves out those that meet padding alone.
+In 16-bit floating-point types kernel rows are the outermost loop, so that a tile skips rows that overlap only padding.
+Integers do not skip it: their padding is a zero point, which packed weights compensate.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cpuconv.symbolic.sizes import affine, memoised
 
 
 def segment(problem: ConvProblem, isa: Isa, parts: Spans | None = None) -> tuple[int, int]:
-    """Words of a tap that are read at once, and of a last block that is not full (0: there is none)."""
+    """32-bit groups of a tap per segment, and those of a partial last block (0: none)."""
     return (parts.segment, 0) if parts else tiling.segment(isa, problem.cg)
 
 
@@ -35,10 +35,10 @@ def table(
     parts: Spans | None = None,
     rows_first: bool = False,
 ) -> np.ndarray:
-    """Byte offset of each segment's first scalar: channel (block) → kernel row → kernel column (planar: whole row).
+    """Byte offset of each segment: channel (block) → kernel row → kernel column (planar: whole kernel rows).
 
-    `rows_first`: kernel row → channel block → kernel column. One row, or where panels have `parts` of the words a row
-    for each of them: their number, and so many offsets.
+    `rows_first`: kernel row → channel block → kernel column. One row, or with `parts` one row per panel: the number of
+    offsets, and the offsets.
     """
 
     def made(plane: int, line: int) -> np.ndarray:
@@ -76,28 +76,28 @@ def _table(
 
 
 def _offsets(words: np.ndarray, isa: Isa, plane: int, taps: np.ndarray) -> np.ndarray:
-    """Byte offsets of segments that start at those words, each at every tap."""
+    """Byte offsets of segments that start at these 32-bit groups, at every tap."""
     starts = words.astype(np.int64) // isa.lanes * plane + words % isa.lanes * WORD
     return (starts[:, None] + taps).ravel()
 
 
 def rows_first(problem: ConvProblem, isa: Isa, product: Product) -> bool:
-    """Whether kernel rows are outermost in the sums of a problem."""
+    """Whether kernel rows are the outermost loop of a problem's sums."""
     plain = problem.types.x.half and not (product.matrix or product.paired or product.half_sums)
     whole = problem.cg % isa.block(problem.types.x) == 0 and not spans.needed(problem, isa)
     return plain and whole and problem.r > 1 and any(problem.pads[:2])
 
 
 def rows_met(problem: ConvProblem, row: int, rows: int) -> int:
-    """Kernel rows that meet the input for some of a tile's output rows from `row` on."""
+    """Kernel rows that overlap the input for any of a tile's output rows, which start at `row`."""
     step, dilation = problem.stride[0], problem.dilation[0]
     first = divide(max(0, problem.pads[0] - (row + rows - 1) * step), dilation)
     last = min(problem.r, divide(max(0, problem.h + problem.pads[0] - row * step), dilation))
     return max(1, last - first)
 
 
-@memoised(64)  # candidates of as many rows ask
+@memoised(64)  # called for candidates with the same number of rows
 def share(problem: ConvProblem, rows: int) -> float:
-    """What tiles of so many rows multiply, as a share of all products."""
+    """Share of all products that tiles of this many rows compute."""
     starts = [min(row, problem.oh - rows) for row in range(0, problem.oh, rows)]
     return sum(rows_met(problem, row, rows) for row in starts) / (len(starts) * problem.r)

@@ -1,7 +1,7 @@
-"""Groups that share channel blocks, as one: each panel of weights reads what its channels need.
+"""Groups that share channel blocks, run as one group: each weight panel reads only the channels it needs.
 
-A panel of weights has output channels of some groups that follow one another. It reads the span of words that hold the
-input channels of these groups; where one of its groups does not read a word of the span, the weights are zero.
+A weight panel holds output channels of adjacent groups. It reads the span of 32-bit groups with the input channels of
+these groups. Where one of its groups does not use an element of the span, the weights are zero.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from cpuconv.problem.problem import ConvProblem
 from cpuconv.symbolic.sizes import memoised
 
-_PREFETCHED = 1.0  # words that a segment takes beside its own: lines are asked for, and addresses computed
+_SEGMENT_COST = 1.0  # cost of a segment in 32-bit groups, in addition to its own: prefetches and addresses
 
 
 @dataclass(frozen=True)
 class Spans:
-    """The words of each panel.
+    """Span of 32-bit groups that each panel reads.
 
     Attributes
     ----------
     first, words : tuple[int, ...]
-        Of each panel, the first word, and how many: whole segments.
+            First 32-bit group of each panel's span, and its length in whole segments.
     segment : int
-        Words that are read at once; they lie in one channel block.
+            32-bit groups read per iteration, all of one channel block.
     """
 
     first: tuple[int, ...]
@@ -40,17 +40,17 @@ class Spans:
 
     @property
     def most(self) -> int:
-        """Words of the longest span."""
+        """Length of the longest span, in 32-bit groups."""
         return max(self.words)
 
     @property
     def share(self) -> float:
-        """Words of a span in the mean, as a share of the most."""
+        """Mean length of a span, as a share of the longest."""
         return sum(self.words) / (len(self.words) * self.most)
 
 
 def needed(problem: ConvProblem, isa: Isa) -> bool:
-    """Whether groups start within channel blocks of the input or of the output."""
+    """Whether groups start inside channel blocks of the input or output."""
     types = problem.types
     apart = problem.groups == 1 or types == ALL_F32
     return not apart and bool(problem.cg % isa.block(types.x) or problem.kg % isa.block(types.y))
@@ -58,7 +58,7 @@ def needed(problem: ConvProblem, isa: Isa) -> bool:
 
 @memoised(256)
 def spans(problem: ConvProblem, isa: Isa, v: int) -> Spans | None:
-    """Those of panels of `v` weight vectors; None: not needed."""
+    """Spans of panels of `v` weight vectors; None if they are not needed."""
     if not needed(problem, isa):
         return None
     product, group, panel = product_of(problem.types, isa), WORD // problem.types.x.bytes, v * isa.lanes
@@ -73,17 +73,17 @@ def spans(problem: ConvProblem, isa: Isa, v: int) -> Spans | None:
     cut = [_in_segments(ends, size) for size in sizes]
     if ends[-1][1] <= isa.lanes:
         cut.append(_in_one(ends, at_once, isa.lanes))
-    return min(cut, key=lambda each: (sum(each.words) * (1 + _PREFETCHED / each.segment), -each.segment))
+    return min(cut, key=lambda each: (sum(each.words) * (1 + _SEGMENT_COST / each.segment), -each.segment))
 
 
 def _in_one(ends: list[tuple[int, int]], at_once: int, block: int) -> Spans:
-    """Spans of a single block, of one segment each."""
+    """Spans within a single block, of one segment each."""
     most = max(divide(end - start // at_once * at_once, at_once) * at_once for start, end in ends)
     return Spans(tuple(min(start // at_once * at_once, block - most) for start, _ in ends), (most,) * len(ends), most)
 
 
 def _in_segments(ends: list[tuple[int, int]], size: int) -> Spans:
-    """Spans of whole segments; those of no panel end within a segment of channels that do not exist in their block."""
+    """Spans of whole segments; no span ends in a segment of channels that its block does not have."""
     first = tuple(start // size * size for start, _ in ends)
     words = tuple(divide(end, size) * size - start for (_, end), start in zip(ends, first, strict=True))
     return Spans(first, words, size)

@@ -1,1 +1,1 @@
-"""Lane tiles of depthwise and grouped convolution: which fit, what they take, and the call."""
+"""Lane tiles of depthwise and grouped convolution: candidates, cost, and the driver call."""

@@ -1,4 +1,4 @@
-"""Lane tiles that stay in registers, and what one takes by the model."""
+"""Lane tiles that fit into registers, and their modelled time."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from cpuconv.problem.types import ALL_F32
 from cpuconv.solvers.shared import words
 from cpuconv.symbolic.sizes import memoised
 
-_MOST_PIXELS = 64  # outputs of a tile: bounds code size and compile time
-_MOST_FMAS = 640  # straight-line FMAs of a tile
+_MAX_PIXELS = 64  # outputs per tile: limits code size and compile time
+_MAX_FMAS = 640  # unrolled FMAs per tile
 MOST_COLUMNS = 16
-_MOST_LOOPED_ROWS = 4  # taller tiles of the looped kind spill: the rows of a column are loaded together
+_MAX_LOOPED_ROWS = 4  # higher tiles of the looped kind spill: the rows of a column are loaded together
 FEW_REGISTERS = 16
-ISSUE = 4  # instructions a cycle
-_OVERHEAD = 12.0  # cycles a tile, beside its instructions
-_OVERLAP = 1.5  # sums in flight, over those that are held: of the rows before, the last FMAs are still on their way
-_WIDENING, _TO_BFLOAT, _TO_BYTES = 2, 2, 11  # instructions of an input vector, and of an output vector
+ISSUE = 4  # instructions per cycle
+_OVERHEAD = 12.0  # cycles per tile in addition to its instructions
+_OVERLAP = 1.5  # sums in flight over sums in use: the last FMAs of earlier rows have not finished
+_WIDENING, _TO_BFLOAT, _TO_BYTES = 2, 2, 11  # conversion instructions per input vector, and per output vector
 
 
 class Shape(NamedTuple):
-    """A tile and its bands.
+    """Lane tile and its bands.
 
     Attributes
     ----------
     rows, cols : int
-        Outputs of a tile.
+            Output rows and columns.
     held : bool
-        Whether the weights of the whole kernel stay in registers.
+            Whether all weights of the kernel stay in registers.
     block : int
-        Tile rows of a band; 0: the input is read in place.
+            Tile rows per band; 0: the input is read in place.
     mix : int
-        Channels of a group, or words.
+            Channels, or 32-bit groups, per group.
     words : GroupWords
-        Of narrow elements, how words reach lanes.
+            Shuffles of narrow elements to lanes.
     """
 
     rows: int
@@ -52,17 +52,17 @@ class Shape(NamedTuple):
     words: GroupWords | None = None
 
     def seen(self, isa: Isa) -> Isa:
-        """The instruction set for the model: its FMA is the product."""
+        """Instruction set for the tile model, in which the problem's product replaces the FMA."""
         return words.seen(isa, self.words.product) if self.words else isa
 
     @property
     def products(self) -> int:
-        """Products of a tap."""
+        """Products per tap."""
         return self.mix * (self.words.product.parts if self.words else 1)
 
 
 class Kernel(NamedTuple):
-    """What the cost of a tile depends on, beside the tile."""
+    """Properties of a problem, besides the tile, on which the cost of a tile depends."""
 
     r: int
     s: int
@@ -70,24 +70,24 @@ class Kernel(NamedTuple):
     dilation: tuple[int, int]
     effective_kernel: tuple[int, int]
     activated: bool
-    widening: int = 0  # instructions beside FMAs, on their ports: for an input vector
-    narrowing: int = 0  # and for an output vector
-    parts: int = 0  # of words: vectors of weights that one is multiplied by
-    cuts: int = 0  # of words, parts that one is split into, for each of which the input vector is shuffled
+    widening: int = 0  # instructions on FMA ports per input vector, in addition to FMAs
+    narrowing: int = 0  # the same per output vector
+    parts: int = 0  # for 32-bit groups: weight vectors that one is multiplied by
+    cuts: int = 0  # for 32-bit groups: parts that one is split into; the input vector is shuffled for each
 
     @property
     def rows_in_flight(self) -> int:
-        """Output rows whose windows share an input row."""
+        """Output rows whose windows overlap one input row."""
         return (self.effective_kernel[0] - 1) // self.stride[0] + 1
 
     def rows(self, shape: Shape) -> int:
-        """Output rows that a micro-kernel is compiled for; 0: any number."""
+        """Output rows a micro-kernel is compiled for; 0: any number."""
         return 0 if shape.held and shape.rows >= self.rows_in_flight else shape.rows
 
 
-@memoised(64)  # all candidates of a problem ask
+@memoised(64)  # called for all candidates of a problem
 def kernel_of(problem: ConvProblem, groups: GroupWords | None = None) -> Kernel:
-    """The problem without its sizes."""
+    """Kernel properties of a problem, independent of its plane size."""
     geometry = problem.r, problem.s, problem.stride, problem.dilation, problem.effective_kernel
     kernel = Kernel(*geometry, problem.activation is not None)
     if problem.types == ALL_F32 or problem.types.sum == F16:
@@ -99,13 +99,13 @@ def kernel_of(problem: ConvProblem, groups: GroupWords | None = None) -> Kernel:
 
 
 def window(problem: ConvProblem | Kernel, rows: int, cols: int) -> tuple[int, int]:
-    """Input rows and columns under rows × cols outputs."""
+    """Input rows and columns in the windows of rows × cols outputs."""
     high, wide = problem.effective_kernel
     return (rows - 1) * problem.stride[0] + high, (cols - 1) * problem.stride[1] + wide
 
 
 def sums_alive(kernel: Kernel, shape: Shape) -> int:
-    """Outputs held at once: all of the tile or, with `held`, those under one input row."""
+    """Sums in flight: all of the tile or, with `held`, those whose windows overlap one input row."""
     outputs = shape.rows * shape.cols
     if not shape.held:
         return outputs
@@ -115,16 +115,16 @@ def sums_alive(kernel: Kernel, shape: Shape) -> int:
 
 
 def registers(kernel: Kernel, isa: Isa, shape: Shape) -> int:
-    """Vector registers that a tile needs: sums, weights, an input vector and its permutation.
+    """Vector registers that a tile needs for sums, weights, an input vector and its permutation.
 
-    LLVM orders looped code more freely, which takes two more, and another two where loads in flight take registers. Of
-    16 registers, tiles that hold their weights leave one: those that filled all spilled 13 to 15% of their sums.
+    LLVM orders looped code more freely, which takes two more, and another two where loads in flight take registers.
+    With 16 registers, tiles with all weights in registers leave one free; those that used all spilled 13 to 15%.
     """
     spare = 1 + (shape.mix > 1) + (not isa.broadcast_operand) + 3 * kernel.cuts
     if shape.held:
         weights = kernel.r * kernel.s
         spare += isa.registers <= FEW_REGISTERS
-        spare += 8 * (not isa.memory_operand)  # a bias, outputs to be stored, loads ahead; fewer spilled
+        spare += 8 * (not isa.memory_operand)  # a bias, outputs to store, early loads; with fewer, values were spilled
     else:
         weights = min(kernel.s, (shape.cols - 1) * kernel.stride[1] // kernel.dilation[1] + 1)
         spare += 2 + kernel.activated + 2 * (not isa.memory_operand)
@@ -132,19 +132,19 @@ def registers(kernel: Kernel, isa: Isa, shape: Shape) -> int:
 
 
 def fits(kernel: Kernel, isa: Isa, shape: Shape) -> bool:
-    """Whether a tile stays in registers and its code is small."""
+    """Whether a tile fits into registers and its code is small."""
     outputs = shape.rows * shape.cols
     body = outputs * kernel.s * (kernel.r if shape.held else shape.mix * max(1, kernel.parts))
     return (
-        (outputs == 1 or (outputs <= _MOST_PIXELS and body <= _MOST_FMAS))
-        and (shape.held or shape.rows <= max(_MOST_LOOPED_ROWS, shape.cols))
+        (outputs == 1 or (outputs <= _MAX_PIXELS and body <= _MAX_FMAS))
+        and (shape.held or shape.rows <= max(_MAX_LOOPED_ROWS, shape.cols))
         and registers(kernel, isa, shape) <= isa.registers
     )
 
 
 @functools.lru_cache(maxsize=1024)
 def cycles(kernel: Kernel, isa: Isa, shape: Shape) -> float:
-    """Modelled cycles of one tile, whatever its bands."""
+    """Modelled cycles of one tile, without bands."""
     outputs = shape.rows * shape.cols
     fmas = outputs * kernel.r * kernel.s * shape.mix * max(1, kernel.parts)
     if shape.held:
@@ -156,7 +156,7 @@ def cycles(kernel: Kernel, isa: Isa, shape: Shape) -> float:
         inputs, weights = passes * shape.rows * wide, passes * kernel.s
     shuffles = inputs * (kernel.cuts or (shape.mix - 1) / shape.mix)
     converted = inputs * kernel.widening + outputs * kernel.narrowing
-    computed = (fmas + converted) / isa.fma_rate + 0.5 * shuffles  # they share a port
+    computed = (fmas + converted) / isa.fma_rate + 0.5 * shuffles  # shuffles share a port with FMAs
     loaded = (inputs + weights + outputs) / isa.load_rate
     busiest = max(
         computed + loaded if isa.in_order else max(computed, loaded),
@@ -169,11 +169,11 @@ def cycles(kernel: Kernel, isa: Isa, shape: Shape) -> float:
 
 @functools.lru_cache(maxsize=256)
 def all_tiles(kernel: Kernel, isa: Isa, mix: int) -> tuple[tuple[Shape, ...], np.ndarray]:
-    """Tiles that fit, whatever the plane: those that hold all weights first; and their rows, columns and cycles."""
+    """Tiles that fit, for any plane, those with all weights in registers first; and their rows, columns and cycles."""
     found: list[Shape] = []
     for held in (True, False) if mix == 1 else (False,):
         for cols in range(1, min(MOST_COLUMNS, isa.registers) + 1):
-            column = [Shape(rows, cols, held, 0, mix) for rows in range(1, _MOST_PIXELS // cols + 1)]
-            found += itertools.takewhile(lambda shape: fits(kernel, isa, shape), column)  # no higher one does
+            column = [Shape(rows, cols, held, 0, mix) for rows in range(1, _MAX_PIXELS // cols + 1)]
+            found += itertools.takewhile(lambda shape: fits(kernel, isa, shape), column)  # no taller tile fits
     figures = [(shape.rows, shape.cols, cycles(kernel, isa, shape)) for shape in found]
     return tuple(found), np.array(figures, np.float64).reshape(-1, 3).T.copy()

@@ -1,4 +1,4 @@
-"""What depthwise and grouped convolution share: tiles that fit, packed weights, cost, and the lanewise call."""
+"""Candidates, packed weights, cost and driver call that depthwise and grouped convolution share."""
 
 from __future__ import annotations
 
@@ -38,30 +38,30 @@ from cpuconv.solvers.shared.lanes import lane_set
 from cpuconv.solvers.shared.lanes.lane_tiles import ISSUE, MOST_COLUMNS, Shape, all_tiles, cycles, kernel_of, window
 from cpuconv.symbolic.sizes import is_symbolic, least, now
 
-_MOST_ALIKE = 2  # candidates of one width and kind
-_CALL = 80.0  # cycles of a call, for a row of tiles
-_CHOOSING = 2  # instructions to choose an address
-_PAGE, _ROWS_IN_SET = 4096, 8  # bytes after which sets of L1 repeat, and rows that a set holds
-_BAND_SHARES = (0.5, 0.25)  # of L1 and of L2, for a packed band
+_TILES_PER_WIDTH = 2  # candidates of equal width and kind
+_CALL_CYCLES = 80.0  # cycles per call, for a row of tiles
+_SELECTION = 2  # instructions to select an address
+_PAGE, _ROWS_IN_SET = 4096, 8  # bytes after which L1's sets repeat, and rows that fit into a set
+_BAND_SHARES = (0.5, 0.25)  # shares of L1 and L2 for a packed band
 
 
 def sum_lanes(problem: ConvProblem, isa: Isa) -> int:
-    """Output channels of a vector of sums."""
+    """Output channels per vector of sums."""
     return isa.lanes * (F32.bytes // problem.types.sum.bytes)
 
 
 def plane_cycles(problem: ConvProblem, isa: Isa, shape: Shape) -> float:
-    """Modelled cycles of one plane of outputs."""
+    """Modelled cycles of one output plane."""
     time = cycles(kernel_of(problem, shape.words), shape.seen(isa), shape._replace(block=0))
     tiles, chosen = _across(problem, shape.cols, shape.block == 0)
-    return divide(problem.oh, shape.rows) * (tiles * time + chosen * shape.rows * shape.mix + _CALL)
+    return divide(problem.oh, shape.rows) * (tiles * time + chosen * shape.rows * shape.mix + _CALL_CYCLES)
 
 
 def _across(problem: ConvProblem, cols: int, in_place: bool) -> tuple[float, float]:
-    """Tiles of a row, as if all lay inside; and cycles, a row of their outputs, for columns that may be padding.
+    """Tiles per row, as if all were inside the input; and cycles per output row for columns that may be padding.
 
-    In place, tiles at the ends of a row jump over such columns, or choose their addresses where padding is not zero;
-    bands copy them. A tile that is the whole row leaves out the taps that meet padding, but of integers.
+    In place, tiles at the ends of a row skip such columns, or select addresses where padding is not zero; bands copy
+    them. A tile as wide as the row omits the taps in padding, but not for integers.
     """
     left, right = problem.pads[2:]
     tiles, step = divide(problem.ow, cols), cols * problem.stride[1]
@@ -71,41 +71,41 @@ def _across(problem: ConvProblem, cols: int, in_place: bool) -> tuple[float, flo
         return sum(0 <= column < problem.w for column in columns) / (problem.ow * problem.s), 0.0
     at_ends = min(tiles, divide(left, step) + divide(right, step))
     columns_of_each = min(left + right, step + problem.effective_kernel[1])
-    return tiles, at_ends * columns_of_each * problem.r * _CHOOSING / ISSUE
+    return tiles, at_ends * columns_of_each * problem.r * _SELECTION / ISSUE
 
 
-@functools.lru_cache(maxsize=8)  # the bound and the candidates of a problem ask
+@functools.lru_cache(maxsize=8)  # called for the bound and for the candidates of a problem
 def _ranked(problem: ConvProblem, isa: Isa, mix: int, groups: GroupWords | None) -> tuple[list[Shape], float]:
-    """Tiles for a plane, best first, and what the best takes by `plane_cycles`."""
+    """Tiles for a plane, fastest first, and `plane_cycles` of the first."""
     seen_by = words.seen(isa, groups.product) if groups else isa
     every, (rows, cols, time) = all_tiles(kernel_of(problem, groups), seen_by, mix)
-    able = (rows <= min(problem.oh, _most_rows(problem, isa))) & (cols <= problem.ow)
+    able = (rows <= min(problem.oh, _max_rows(problem, isa))) & (cols <= problem.ow)
     in_place = _in_place(problem, isa)
-    wide = able & (cols * problem.stride[1] >= max(problem.pads[2:]))  # of others, many tiles meet padding
+    wide = able & (cols * problem.stride[1] >= max(problem.pads[2:]))  # with narrower tiles, many windows are padded
     able = wide if in_place and wide.any() else able
     some = np.flatnonzero(able)
     widths = range(1, int(cols.max(initial=1)) + 1)
     tiles, chosen = np.array([_across(problem, width, in_place) for width in widths]).T[:, cols[some].astype(int) - 1]
-    plane = np.ceil(problem.oh / rows[some]) * (tiles * time[some] + chosen * rows[some] * mix + _CALL)
+    plane = np.ceil(problem.oh / rows[some]) * (tiles * time[some] + chosen * rows[some] * mix + _CALL_CYCLES)
     ranked = [every[index] for index in some[np.lexsort((-cols[some], plane))].tolist()]
     return ranked, float(plane.min(initial=math.inf))
 
 
-def _most_rows(problem: ConvProblem, isa: Isa) -> int:
-    """Rows of a tile: of input rows whose distance is a multiple of pages, L1 has few in a set, which the next tile
-    reads again.
+def _max_rows(problem: ConvProblem, isa: Isa) -> int:
+    """Maximum rows per tile. If the distance of input rows is a multiple of the page size, a set of L1 holds few of
+    them, and the next tile reads them again.
     """
     pitch = problem.w * (problem.c * problem.types.x.bytes if channels_last(problem, isa) else isa.lanes * F32.bytes)
     return _ROWS_IN_SET if pitch % _PAGE == 0 else problem.oh
 
 
 def shapes(problem: ConvProblem, isa: Isa, mix: int, most: int, groups: GroupWords | None = None) -> Iterator[Shape]:
-    """The `most` best tiles for a plane, best first, each in place or with bands that stay in L1 and in L2; and the
-    best one of `lane_set`, if none of these is of it.
+    """The `most` fastest tiles for a plane, fastest first, each in place or with bands that fit into L1 and L2; and the
+    fastest tile of `lane_set`, if it is none of these.
     """
     in_place = _in_place(problem, isa)
     seen: dict[tuple[bool, int], int] = {}
-    closed, ranked, alike = False, _ranked(problem, isa, mix, groups)[0], _MOST_ALIKE
+    closed, ranked, alike = False, _ranked(problem, isa, mix, groups)[0], _TILES_PER_WIDTH
     if takes_all():
         most = alike = len(ranked)
     for shape in ranked:
@@ -122,7 +122,7 @@ def shapes(problem: ConvProblem, isa: Isa, mix: int, most: int, groups: GroupWor
 
 
 def _member(problem: ConvProblem, isa: Isa, mix: int, groups: GroupWords | None) -> Iterator[Shape]:
-    """The best tile of `lane_set`, though many of its windows may meet padding."""
+    """Fastest tile of `lane_set`, even if many of its windows overlap padding."""
     every = all_tiles(kernel_of(problem, groups), words.seen(isa, groups.product) if groups else isa, mix)[0]
     made = (shape._replace(words=groups) for shape in every if shape.rows <= problem.oh and shape.cols <= problem.ow)
     best = min(
@@ -139,14 +139,14 @@ def _in_place(problem: ConvProblem, isa: Isa) -> bool:
 
 
 def channels_last(problem: ConvProblem, isa: Isa) -> bool:
-    """Whether a depthwise convolution reads and writes whole vectors of pixels whose channels are adjacent."""
+    """Whether a depthwise convolution reads and writes whole vectors of adjacent channels."""
     whole = problem.k % isa.block(problem.types.x) == problem.k % isa.block(problem.types.y) == 0
     in_place = problem.in_layout == problem.out_layout == "NHWC" and problem.cg == problem.kg == 1
     return in_place and whole and not problem.types.sum.integer and not isa.closed
 
 
 def band_blocks(problem: ConvProblem, isa: Isa, shape: Shape) -> list[int]:
-    """Candidate numbers of tile rows a band: what keeps the band of a channel block in L1 or in L2."""
+    """Candidate numbers of tile rows per band, such that the band of a channel block fits into L1 or L2."""
     total = divide(problem.oh, shape.rows)
     line = window(problem, 1, problem.ow)[1] * isa.lanes * F32.bytes
     spare = (problem.effective_kernel[0] - problem.stride[0]) * line
@@ -157,12 +157,12 @@ def band_blocks(problem: ConvProblem, isa: Isa, shape: Shape) -> list[int]:
 
 
 def together(compute: float, traffic: float) -> float:
-    """Cycles of arithmetic and traffic, which overlap in part."""
+    """Cycles of arithmetic and traffic, which partly overlap."""
     return max(compute, traffic) + 0.5 * min(compute, traffic)
 
 
 def cost(problem: ConvProblem, shape: Shape, machine: Machine) -> Cost:
-    """FMA, load and shuffle slots of the tiles, and the traffic of activations."""
+    """Modelled time: FMAs, loads and shuffles of the tiles, and traffic of activations."""
     isa = machine.isa
     compute = problem.n * divide(problem.k, sum_lanes(problem, isa)) * plane_cycles(problem, isa, shape)
     traffic = _traffic(problem, machine, not shape.block)
@@ -172,7 +172,7 @@ def cost(problem: ConvProblem, shape: Shape, machine: Machine) -> Cost:
 
 
 def _traffic(problem: ConvProblem, machine: Machine, in_place: bool) -> float:
-    """Cycles to move activations, and bands where tiles do not read the input in place."""
+    """Cycles for activations, and for bands where tiles do not read the input in place."""
     traffic = machine.moving(problem.in_bytes + problem.out_bytes)
     return traffic if in_place else traffic + 2 * problem.in_bytes / machine.isa.l2_rate
 
@@ -184,7 +184,7 @@ def _products(problem: ConvProblem, isa: Isa, shape: Shape) -> float:
 
 
 def bound(problem: ConvProblem, machine: Machine, groups: GroupWords | None = None) -> float:
-    """Seconds that no `cost` is below: those of the best tile; of words, whose tiles hold no weights, FMA slots."""
+    """Lower bound of `cost`, in seconds: the fastest tile; for 32-bit groups, whose tiles hold no weights, the FMAs."""
     isa = machine.isa
     if groups:
         met = _across(problem, problem.ow, True)[0] if problem.ow <= MOST_COLUMNS else 1.0
@@ -196,10 +196,10 @@ def bound(problem: ConvProblem, machine: Machine, groups: GroupWords | None = No
 
 
 def step(problem: ConvProblem, shape: Shape, isa: Isa, space: Space, operands: Operands) -> Step:
-    """The lanewise kernel's tile and arguments for this problem.
+    """Tile and arguments of the lanewise driver for this problem.
 
-    Workers share planes of more pixels than there are channels by rows, others by channels: as the layers around it are
-    cut, which sum channels, so that a worker reads most of what it has written itself.
+    Threads divide planes with more pixels than channels by rows, others by channels. The layers around, which sum over
+    channels, are divided in the same way, so that a thread reads mostly what it has written itself.
     """
     kernel = kernel_of(problem, shape.words)
     own = (kernel.rows(shape), shape.held)
@@ -243,7 +243,7 @@ def step(problem: ConvProblem, shape: Shape, isa: Isa, space: Space, operands: O
     out_vectors = WORD // types.y.bytes // narrow
     in_vectors = lanes // shape.words.chunk if shape.words else WORD // types.x.bytes // narrow
     by_rows = problem.threads > 1 and now(problem.oh * problem.ow) > problem.k
-    by_rows |= in_vectors > 1 or pixels[0] > vector  # vectors that share lines or pages follow each other
+    by_rows |= in_vectors > 1 or pixels[0] > vector  # vectors that share cache lines or pages are adjacent
     row_blocks = row_tiles
     band_width = window(problem, 1, problem.ow)[1]
     band_step = 0
@@ -293,7 +293,7 @@ def step(problem: ConvProblem, shape: Shape, isa: Isa, space: Space, operands: O
 
 
 def _members(problem: ConvProblem, shape: Shape, isa: Isa) -> list[tuple[int, bool, int]]:
-    """Rows, whether weights are held, and columns of the tiles of the set for a kernel."""
+    """Rows, whether weights are in registers, and columns of the set's tiles for a kernel."""
     found = lane_set.members(kernel_of(problem, shape.words), shape.seen(isa), shape.mix)
     return [(rows, held, cols) for rows, cols, held in found]
 
@@ -309,7 +309,7 @@ def _in_vectors(operands: Operands, vector: int) -> Operands:
 
 
 def _zeros(shape: tuple[int, ...] | int) -> np.ndarray:
-    """Zeros that start on a cache line."""
+    """Zeros aligned to a cache line."""
     array = aligned(shape)
     array[:] = 0
     return array
