@@ -23,20 +23,23 @@ class Element:
         Dtype of internal arrays. NumPy has no bfloat16: it is stored as uint16, the upper half of a float32.
     llvm : str
         Name of the LLVM type. LLVM integers have no sign; signedness is a property of instructions.
+    parts : int
+        Numbers of the LLVM type whose sum is the element: more than 1 for float32 in bfloat16 parts.
     outside : numpy.dtype
         Dtype of users' arrays; for bfloat16 that of ml_dtypes.
     bytes : int
-        Size of one element, in bytes.
+        Size of one element with all parts, in bytes.
     """
 
     name: str
     dtype: np.dtype
     llvm: str
+    parts: int = 1
     outside: np.dtype = field(init=False)
     bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
-        bfloat16 = self.llvm == "bfloat"
+        bfloat16 = self.llvm == "bfloat" and self.parts == 1
         object.__setattr__(self, "outside", np.dtype(ml_dtypes.bfloat16) if bfloat16 else self.dtype)
         object.__setattr__(self, "bytes", self.dtype.itemsize)
 
@@ -57,6 +60,11 @@ class Element:
         return self.llvm.startswith("i")
 
     @property
+    def part_bytes(self) -> int:
+        """Size of one part, in bytes: the distance between adjacent channels of a vector in memory."""
+        return self.bytes // self.parts
+
+    @property
     def half(self) -> bool:
         """Whether this is a 16-bit floating-point type."""
         return not self.integer and self.bytes == 2
@@ -70,16 +78,28 @@ U8 = Element("u8", np.dtype(np.uint8), "i8")
 S16 = Element("s16", np.dtype(np.int16), "i16")
 S32 = Element("s32", np.dtype(np.int32), "i32")
 
+IN_PARTS: dict[int, Element] = {
+    count: Element(f"bf16x{count}", np.dtype(f"V{2 * count}"), "bfloat", count) for count in (2, 3)
+}
+"""float32 as the sum of bfloat16 parts, by their number; only in channel blocks, within networks.
+
+A pixel of a block has the first parts of all channels, then the second parts, and so on: 64 bytes each.
+"""
+PART_STEP = 64  # bytes between the parts of a channel
+
 TABLE: dict[str, Element] = {element.name: element for element in (F32, BF16, F16, S8, U8, S16, S32)}
+NAMED: dict[str, Element] = TABLE | {element.name: element for element in IN_PARTS.values()}
+"""Elements of `TABLE`, and those in parts."""
 
 
 def _named(name: str) -> Element:
-    return TABLE[name]
+    return NAMED[name]
 
 
-OF_DTYPE: dict[np.dtype, Element] = {element.outside: element for element in TABLE.values()}
+OF_DTYPE: dict[np.dtype, Element] = {element.outside: element for element in NAMED.values()}
 """Elements by the dtype of users' arrays."""
 
+_LEAST_NORMAL = np.finfo(np.float32).tiny
 _PART = 1 << 15  # elements that are checked per NumPy call
 _NORMAL = {  # float32 bits that the type lacks; its smallest normal number, and the first number above its range
     F16: (0x1FFF, 113 << 23, 143 << 23),
@@ -98,16 +118,30 @@ def to_bfloat16(array: np.ndarray) -> np.ndarray:
 def split_to_bfloat16(array: np.ndarray, parts: int) -> list[np.ndarray]:
     """Split float32 into bfloat16 parts whose sum is the number: to 2⁻¹⁷ of it with two parts, exactly with three.
 
-    NaN and infinities are in the last part, and the others are zero.
+    NaN and infinities are in the last part, and the others are zero. Subnormal parts are zero, as AMX reads them.
     """
     finite = np.isfinite(array)
     rest, found = np.where(finite, array, np.float32(0)), []
     for _ in range(parts):
-        near = to_bfloat16(rest)
+        normal = np.where(np.abs(rest) < _LEAST_NORMAL, np.copysign(np.float32(0), rest), rest)
+        near = to_bfloat16(normal)
         overflows = near & np.uint16(0x7F80) == 0x7F80
         found.append(np.where(overflows, (rest.view(np.uint32) >> 16).astype(np.uint16), near))
         rest = rest - from_bfloat16(found[-1])
     return [*found[:-1], np.where(finite, found[-1], to_bfloat16(array))]
+
+
+def join_parts(array: np.ndarray) -> np.ndarray:
+    """Convert an array in channel blocks, of an element of `IN_PARTS`, to float32."""
+    count = array.dtype.itemsize // BF16.bytes
+    parts = from_bfloat16(np.ascontiguousarray(array).view(BF16.dtype).reshape(*array.shape[:-1], count, -1))
+    return parts.sum(-2, dtype=np.float32)
+
+
+def split_to_parts(array: np.ndarray, element: Element) -> np.ndarray:
+    """Convert float32 in channel blocks to an element of `IN_PARTS`."""
+    parts = np.stack(split_to_bfloat16(array, element.parts), -2)
+    return parts.reshape(*array.shape[:-1], -1).view(element.outside)
 
 
 def from_bfloat16(array: np.ndarray) -> np.ndarray:

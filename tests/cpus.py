@@ -109,6 +109,7 @@ LOWERED: dict[str, tuple[str, ...]] = {
         "solvers/typed::test_every_solver_at_the_edges[amx-bf16:bf16:f32]",
         "solvers/typed::test_residuals_and_threads[amx-s8:s8:s8]",
         "solvers/split_bf16",
+        "solvers/bf16_parts",
     ),
 }
 READ = {"znver4": _tests("solvers/asm")}  # in a slice, where there is no AVX2 either: compiled and read

@@ -146,7 +146,7 @@ class Plan:
         self.epilogue = epilogue_block(problem, choice.candidate, bias, numbers) if epilogue is None else epilogue
         self._fill = padding_word(problem, numbers and numbers.quantization)
         self._contexts: dict[Any, list[_Context]] = {}
-        self._x_dtype, self._x_aligned, self._y_dtype = types.x.outside, types.x.bytes, types.y.outside
+        self._x_dtype, self._x_aligned, self._y_dtype = types.x.outside, types.x.part_bytes, types.y.outside
         self._adds_residual = problem.residual
         self._x_bytes = types.x.bytes * math.prod(self._x_shape)
         self._evaluated = evaluated

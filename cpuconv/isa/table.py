@@ -61,7 +61,7 @@ class Isa:
 
     def block(self, element: Element) -> int:
         """Channels per block of an element type: one pixel of a block is one vector."""
-        return 4 * self.lanes // element.bytes
+        return 4 * self.lanes // element.part_bytes
 
 
 # With 16 registers a tile has 8 to 12 accumulators, and 8 hide the latency of FMAs: tiles with 8 or 9 stall when a load

@@ -6,10 +6,11 @@ is not set are neither read nor written, and load as zero.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
-from cpuconv.elements import BF16, F16, F32, S8, S16, S32, U8, Element
+from cpuconv.elements import BF16, F16, F32, PART_STEP, S8, S16, S32, U8, Element
 from cpuconv.isa.calls import call
 from cpuconv.isa.features import has_feature, rounds_to_half
 from cpuconv.isa.vector import F32 as FLOAT
@@ -19,11 +20,18 @@ from cpuconv.runtime.code.llvm import ir
 I8, I16, F16_TYPE = ir.IntType(8), ir.IntType(16), ir.HalfType()
 _RANGES = {S8: (-(1 << 7), (1 << 7) - 1), U8: (0, (1 << 8) - 1), S16: (-(1 << 15), (1 << 15) - 1), S32: None}
 _MEMORY = {F32: FLOAT, BF16: I16, F16: I16, S8: I8, U8: I8, S16: I16, S32: I32}  # LLVM type of an element in memory
+_ROUNDS_TO_INFINITY = 0x7F7F8000  # bits of the least float32 that rounds to an infinite bfloat16
 _ROUND_BY = {16: "512", 8: "256"}  # lanes of the instructions that round to bfloat16, and the width in their names
 
 
 def load_as_float(vec: Vector, element: Element, address: Any, mask: Any = None) -> Any:
-    """lanes[i] = the element at address + element.bytes·i as float32; integers above 2²⁴ are rounded."""
+    """lanes[i] = the element at address + element.part_bytes·i as float32; integers above 2²⁴ are rounded.
+
+    Parts of an element are `PART_STEP` bytes apart, and are added.
+    """
+    if element.parts > 1:
+        total, *parts = (load_as_float(vec, BF16, place, mask) for place in _places(vec, element, address))
+        return functools.reduce(vec.add, parts, total)
     value = load_narrow(vec, element, address, mask)
     if element in _FROM_MEMORY:
         return _FROM_MEMORY[element](vec, value)
@@ -42,15 +50,76 @@ def load_as_int(vec: Vector, element: Element, address: Any, mask: Any = None) -
 
 
 def store_float(vec: Vector, element: Element, value: Any, address: Any, mask: Any = None) -> None:
-    """Element at address + element.bytes·i = lanes[i], converted from float32.
+    """Element at address + element.part_bytes·i = lanes[i], converted from float32; parts are `PART_STEP` bytes apart.
 
     bfloat16 and float16 round to nearest, ties to even; NaN stays NaN. With AVX512_BF16, subnormal numbers become
     bfloat16 zeros. For integer elements, lanes must be integers within the element's range.
     """
-    if element in _TO_MEMORY:
+    if element.parts > 1:
+        found = split_to_bfloat16(vec, value, element.parts)
+        for part, place in zip(found, _places(vec, element, address), strict=True):
+            store_narrow(vec, BF16, part, place, mask)
+    elif element in _TO_MEMORY:
         store_narrow(vec, element, _TO_MEMORY[element](vec, value), address, mask)
     else:
         store_narrow(vec, element, _truncated(vec, element, vec.builder.fptosi(value, vec.int_type)), address, mask)
+
+
+def _places(vec: Vector, element: Element, address: Any) -> list[Any]:
+    return [vec.offset(address, PART_STEP * part) for part in range(element.parts)]
+
+
+def split_to_bfloat16(vec: Vector, value: Any, count: int) -> list[Any]:
+    """Split float32 lanes into `count` bfloat16, whose bits are 16-bit integers, as `elements.split_to_bfloat16`.
+
+    With AVX512_BF16, numbers that neither are nor become infinite take five instructions a part.
+    """
+    if not has_feature("avx512bf16") or vec.lanes not in _ROUND_BY:
+        return _split_any(vec, value, count)
+    builder = vec.builder
+    limit = builder.bitcast(vec.int_constant(_ROUNDS_TO_INFINITY), vec.type)
+    lanes = builder.fcmp_ordered("<", vec.absolute(value), limit)
+    mask: Any = ir.IntType(vec.lanes)
+    usual = builder.icmp_signed("==", builder.bitcast(lanes, mask), mask(-1))
+    ways: list[tuple[list[Any], Any]] = []
+    with builder.if_else(usual, likely=True) as (then, otherwise):
+        with then:
+            rest, found = value, list[Any]()
+            for part in range(count):
+                found.append(_bfloat_by_instruction(vec, rest))
+                if part < count - 1:
+                    rest = vec.sub(rest, _float_of_bfloat(vec, found[-1]))
+            ways.append((found, builder.block))
+        with otherwise:
+            ways.append((_split_any(vec, value, count), builder.block))
+    made = []
+    for parts in zip(*(found for found, _ in ways), strict=True):
+        phi = builder.phi(parts[0].type)
+        for part, (_, block) in zip(parts, ways, strict=True):
+            phi.add_incoming(part, block)
+        made.append(phi)
+    return made
+
+
+def _split_any(vec: Vector, value: Any, count: int) -> list[Any]:
+    """`split_to_bfloat16` of any numbers, on any CPU."""
+    builder, found = vec.builder, []
+    infinite, upper, half = (vec.int_constant(bits) for bits in (0x7F800000, -0x10000, 16))
+    finite = builder.fcmp_ordered("<", vec.absolute(value), builder.bitcast(infinite, vec.type))
+    rest = builder.select(finite, value, vec.constant(0.0))
+    for part in range(count):
+        bits = builder.bitcast(rest, vec.int_type)
+        subnormal = builder.icmp_signed("==", builder.and_(bits, infinite), vec.int_constant(0))
+        bits = builder.select(subnormal, builder.and_(bits, vec.int_constant(-(1 << 31))), bits)
+        odd = builder.and_(builder.lshr(bits, half), vec.int_constant(1))
+        near = builder.and_(builder.add(builder.add(bits, vec.int_constant(0x7FFF)), odd), upper)
+        overflows = builder.icmp_signed("==", builder.and_(near, infinite), infinite)
+        near = builder.select(overflows, builder.and_(bits, upper), near)
+        rest = vec.sub(rest, builder.bitcast(near, vec.type))
+        if part == count - 1:  # the sum is an infinity, or a NaN with its quiet bit
+            near = builder.select(finite, near, builder.bitcast(vec.add(value, value), vec.int_type))
+        found.append(builder.trunc(builder.lshr(near, half), _kind(vec, I16)))
+    return found
 
 
 def store_int(vec: Vector, element: Element, value: Any, address: Any, mask: Any = None, *, fits: bool = False) -> None:

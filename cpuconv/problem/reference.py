@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 import layouts
-from cpuconv.elements import BF16, Element, from_bfloat16
+from cpuconv.elements import BF16, Element, from_bfloat16, join_parts
 from cpuconv.problem import activation as activations
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.quantization import Quantization
@@ -48,7 +48,7 @@ def conv2d(
     """
     p = problem
     image = layouts.to_nchw(values(x, p.types.x), p.in_layout, p.c)
-    added = None if residual is None else layouts.to_nchw(np.asarray(residual), p.out_layout, p.k)
+    added = None if residual is None else layouts.to_nchw(stored(residual, p.types.y), p.out_layout, p.k)
     if p.types.sum.integer:
         scales = quantization or _SUMS
         points = np.asarray(scales.w_zero_point, np.float64).reshape(-1, 1, 1, 1)
@@ -63,9 +63,14 @@ def conv2d(
     return layouts.from_nchw(activations.apply(y, p.activation), p.out_layout)
 
 
+def stored(array: np.ndarray, element: Element) -> np.ndarray:
+    """The array; float32 for one in parts."""
+    return join_parts(array) if element.parts > 1 and array.dtype == element.outside else np.asarray(array)
+
+
 def values(array: np.ndarray, element: Element) -> np.ndarray:
-    """Convert an array to float64."""
-    array = np.asarray(array)
+    """Convert an array, in channel blocks where it is in parts, to float64."""
+    array = stored(array, element)
     return np.asarray(from_bfloat16(array) if element == BF16 and array.dtype == BF16.dtype else array, np.float64)
 
 

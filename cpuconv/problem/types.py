@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from baselib.data_classes import dataclass
-from cpuconv.elements import F16, F32, S8, S32, TABLE, U8, Element
+from cpuconv.elements import F16, F32, NAMED, S8, S32, TABLE, U8, Element
 from cpuconv.errors import ArgumentError, must
 
 _SUMS = (F32, F16, S32)
@@ -42,6 +42,11 @@ class Types:
         sums = () if self.sum == sums_of(self.x, self.w) else (self.sum,)
         return ":".join(map(str, (self.x, self.w, *sums, self.y)))
 
+    @property
+    def in_parts(self) -> bool:
+        """Whether input or output are float32 in bfloat16 parts."""
+        return self.x.parts > 1 or self.y.parts > 1
+
     @classmethod
     def parse(cls, text: str) -> Types:
         """Parse types; a single name is the type of input, weights and output. For uint8, weights are int8.
@@ -52,7 +57,7 @@ class Types:
             The text is not a list of types.
         """
         try:
-            named = [TABLE[name] for name in text.split(":")]
+            named = [NAMED[name] for name in text.split(":")]
         except KeyError:
             raise ArgumentError(must("types", _FORM, repr(text))) from None
         if len(named) == 1:

@@ -62,6 +62,7 @@ BY_NAME: dict[str, Solver] = {solver.name: solver for solver in TABLE}
 
 def why_not(solver: Solver, problem: ConvProblem, isa: Isa) -> str | None:
     """Why a solver cannot run a problem, in words, or None."""
-    if problem.types != ALL_F32 and not solver.low_precision:
-        return f"it computes {ALL_F32}, not {problem.types}"
+    types = problem.types
+    if types != ALL_F32 and not (solver.in_parts if types.in_parts else solver.low_precision):
+        return f"it computes {ALL_F32}, not {types}"
     return solver.applicable(problem, isa)

@@ -1,6 +1,8 @@
 """float32 convolution by bfloat16 multiplications on AMX: products of the parts of both operands.
 
-The input is split once per call. A segment of AMX's kernel multiplies all pairs of parts of a channel block.
+A float32 input is split once per call; one in parts is read in place, and the output may be in parts. A segment of
+AMX's kernel multiplies all pairs of parts of a channel block. To the kernel, the parts of a pixel are so many pixels:
+strides, dilations and padding along rows are multiples of their number.
 
 Source: as of `shared.split_products`.
 """
@@ -10,33 +12,42 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
+
 from baselib.data_classes import dataclass
-from cpuconv.elements import BF16, F32
+from cpuconv.elements import BF16, F32, IN_PARTS, PART_STEP
 from cpuconv.isa import Isa
-from cpuconv.kernels.binding.arguments import problem_args
-from cpuconv.kernels.binding.machine import Cost, Machine
+from cpuconv.kernels.binding.machine import Cost, Machine, machine
 from cpuconv.kernels.binding.partition import parts_each
-from cpuconv.kernels.binding.steps import Args, MicroRef, Operand, Operands, Space, Step
-from cpuconv.kernels.copies.bf16_parts import PartsTile, split_activation
-from cpuconv.kernels.copies.rounding import BF16_TYPES, SplitTile, split_rows
-from cpuconv.kernels.emit.product import SPLIT, WORD, Product
-from cpuconv.kernels.packing.packed_formats import PartPanels
+from cpuconv.kernels.binding.steps import Args, Operand, Operands, Ref, Space, Step
+from cpuconv.kernels.copies.bf16_parts import parts_step
+from cpuconv.kernels.copies.rounding import BF16_TYPES
+from cpuconv.kernels.emit.product import SPLIT, WORD
+from cpuconv.kernels.packing.packed_formats import PartPanels, SlicedPanels
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem, is_plain
+from cpuconv.problem.types import ALL_F32, Types
 from cpuconv.solvers.shared import amx_tiles, blocked, gemm_call, images, transformed, words
 from cpuconv.solvers.shared.merged import merged, packed
 from cpuconv.solvers.shared.solver import Solver
 from cpuconv.solvers.shared.split_products import ERROR, PART_CYCLES, label, why_not
-from cpuconv.symbolic.sizes import greatest, least, memoised
+from cpuconv.symbolic.sizes import least, memoised, now
 from layouts import Strides
+
+_BLOCK_PIXELS = 128  # pixels that use a block of weights once it is in L1, at least
+_LARGEST_PLANE = 2 * _BLOCK_PIXELS  # pixels of a plane that is one block
 
 
 @dataclass(frozen=True)
 class Params:
-    """Products of parts per product of float32 (3 or 6), and the fields of `amx_tiles.Params`."""
+    """Products of parts per product of float32 (3 or 6), slices of channels, and the fields of `amx_tiles.Params`.
+
+    The sums of a slice are added to the output of those before it: its pixels stay in L2 under all of its weights.
+    """
 
     products: int
+    slices: int
     v: int
     rows: int
     cols: int
@@ -53,62 +64,112 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
     """Where AMX multiplies bfloat16; channels last in whole vectors, or channel blocks. Small groups are merged."""
     if (why := why_not() or blocked.aligned_groups(_merged(problem, isa), isa)) is not None:
         return why
-    if _name(problem, isa) == "NHWC" and problem.k % isa.lanes:
+    if problem.types.w != F32:
+        return f"it computes {ALL_F32}, not {problem.types}"
+    need_in, need_out = layouts(problem, None, isa)
+    if need_out == "NHWC" and problem.k % isa.lanes:
         return f"{problem.k} output channels do not fill vectors of {isa.lanes}"
+    if problem.types != ALL_F32:
+        ends = (problem.types.x, problem.in_layout, need_in), (problem.types.y, problem.out_layout, need_out)
+        if images.are_pixels(problem) or any(each.parts > 1 and layout != need for each, layout, need in ends):
+            return "parts are in channel blocks, of images of several pixels"
     return None
-
-
-def _name(problem: ConvProblem, isa: Isa) -> str:
-    return "NHWC" if "NHWC" in (problem.in_layout, problem.out_layout) else blocked.layout(isa)
 
 
 def _merged(problem: ConvProblem, isa: Isa) -> ConvProblem:
     """The problem of bfloat16 with groups that fill channel blocks."""
-    return merged(replace(problem, types=BF16_TYPES), isa, blocked.aligned_groups)
+    return merged(replace(problem, types=Types(BF16, BF16, F32, problem.types.y)), isa, blocked.aligned_groups)
 
 
 @memoised(64)
 def _on_parts(problem: ConvProblem, isa: Isa, count: int) -> ConvProblem:
-    """The problem of bfloat16 whose groups have the channels of `count` parts; padding is input."""
-    problem = images.as_columns(_merged(problem, isa))
-    h, w = problem.h, problem.w
-    if not is_plain(problem):  # no more rows and columns than outputs read
-        (stride_h, stride_w), (reach_h, reach_w) = problem.stride, problem.effective_kernel
-        h, w = (problem.oh - 1) * stride_h + reach_h, (problem.ow - 1) * stride_w + reach_w
-    block = isa.block(BF16)
+    """The problem of bfloat16 whose pixels are `count` parts each; padding of a float32 input is input."""
+    split, problem = problem.types.x == F32, images.as_columns(_merged(problem, isa))
+    h, w, pads, (stride_h, stride_w) = problem.h, problem.w, problem.pads, problem.stride
+    if split and not is_plain(problem):  # no more rows and columns than outputs read
+        reach_h, reach_w = problem.effective_kernel
+        h, w, pads = (problem.oh - 1) * stride_h + reach_h, (problem.ow - 1) * stride_w + reach_w, (0, 0, 0, 0)
+    (top, bottom, left, right), (dilation_h, dilation_w), y = pads, problem.dilation, problem.types.y
     return replace(
-        problem, c=count * problem.groups * divide(problem.cg, block) * block, h=h, w=w, pads=(0, 0, 0, 0),
-        in_layout=blocked.layout(isa, BF16), out_layout=blocked.layout(isa),
-    )  # fmt: skip
+        problem,
+        h=h,
+        w=count * w,
+        stride=(stride_h, count * stride_w),
+        pads=(top, bottom, count * left, count * right),
+        dilation=(dilation_h, count * dilation_w),
+        types=Types(BF16, IN_PARTS[count], F32, y),
+        in_layout=blocked.layout(isa, BF16),
+        out_layout=blocked.layout(isa, y),
+    )
+
+
+def _products(problem: ConvProblem) -> list[int]:
+    """The numbers of products: those of the input's parts, or of any number of parts that it may be split into."""
+    return [products for products, each in SPLIT.items() if problem.types.x.parts in (1, each.parts)]
+
+
+def _slices(problem: ConvProblem, isa: Isa, products: int, count: int) -> list[ConvProblem]:
+    """The problems of parts of `count` slices of whole channel blocks, or of fewer."""
+    whole, block = _on_parts(problem, isa, SPLIT[products].parts), isa.block(BF16)
+    if count == 1:
+        return [whole]
+    size = divide(divide(whole.c, block), count) * block
+    return [
+        replace(
+            whole,
+            c=min(size, whole.c - first),
+            residual=whole.residual or first > 0,
+            activation=whole.activation if first + size >= whole.c else None,
+        )
+        for first in range(0, whole.c, size)
+    ]
+
+
+def _slice_counts(problem: ConvProblem, products: int) -> Iterator[int]:
+    """One slice; of long 1x1 sums, so many that many pixels, or all of a small plane, stay in half of L2."""
+    yield 1
+    if is_plain(problem) and problem.groups == 1 and problem.types.y == F32:
+        plane = now(problem.h * problem.w)
+        pixels = plane if plane <= _LARGEST_PLANE else _BLOCK_PIXELS
+        count = divide(pixels * problem.c * SPLIT[products].parts * BF16.bytes, machine().l2 // 2)
+        if count > 1:
+            yield count
 
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
     """Tiles of `amx_tiles`, for three and for six products; blocks of pixels hold all parts."""
-    for products, each in SPLIT.items():
-        for found in amx_tiles.candidates(_on_parts(problem, isa, each.parts), isa):
-            yield Params(products, found.v, found.rows, found.cols, found.block, found.flat)
+    for products in _products(problem):
+        for slices in _slice_counts(problem, products):
+            yield from _sliced(problem, isa, products, slices)
 
 
-def _of_channels(products: int) -> Product:
-    """The product for the model, to which parts of weights are channels."""
-    return replace(SPLIT[products], parts=1)
+def alike(problem: ConvProblem, isa: Isa, params: Params) -> Iterator[Params]:
+    """Those of as many products and slices."""
+    return _sliced(problem, isa, params.products, params.slices)
+
+
+def _sliced(problem: ConvProblem, isa: Isa, products: int, slices: int) -> Iterator[Params]:
+    for found in amx_tiles.candidates(_slices(problem, isa, products, slices)[0], isa):
+        yield Params(products, slices, found.v, found.rows, found.cols, found.block, found.flat)
 
 
 def bound(problem: ConvProblem, machine: Machine) -> float:
-    """Lower bound of the time, that of three products."""
-    least_products = min(SPLIT)
-    on_parts = _on_parts(problem, machine.isa, SPLIT[least_products].parts)
-    return amx_tiles.bound(on_parts, machine, _of_channels(least_products))
+    """Lower bound of the time, that of the fewest products."""
+    product = SPLIT[min(_products(problem))]
+    return amx_tiles.bound(_on_parts(problem, machine.isa, product.parts), machine, product)
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     """Splitting, and the products as `amx_tiles` estimates them; and a charge for the error."""
-    isa, parts = machine.isa, SPLIT[params.products].parts
-    on_parts = _on_parts(problem, isa, parts)
-    multiplied = amx_tiles.cost(on_parts, params.on_parts, machine, _of_channels(params.products))
-    vectors = problem.n * problem.h * problem.w * divide(problem.c, isa.lanes)
-    split = machine.seconds(vectors * parts * PART_CYCLES + machine.moving(problem.in_bytes), problem.threads)
-    return Cost(multiplied.bound, (multiplied.estimate + split) * transformed.charge(ERROR[params.products]))
+    isa, product, split = machine.isa, SPLIT[params.products], 0.0
+    slices = _slices(problem, isa, params.products, params.slices)
+    multiplied = [amx_tiles.cost(each, params.on_parts, machine, product) for each in slices]
+    bound, estimate = (sum(getattr(each, name) for each in multiplied) for name in ("bound", "estimate"))
+    if problem.types.x == F32:
+        vectors = problem.n * problem.h * problem.w * divide(problem.c, isa.lanes)
+        cycles = vectors * product.parts * PART_CYCLES + machine.moving(problem.in_bytes)
+        split = machine.seconds(cycles, problem.threads)
+    return Cost(bound, (estimate + split) * transformed.charge(ERROR[params.products]))
 
 
 def least_work(problem: ConvProblem, params: Params) -> tuple[int, int]:
@@ -119,56 +180,56 @@ def least_work(problem: ConvProblem, params: Params) -> tuple[int, int]:
 
 def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
     """Channels last, or blocks, in and out."""
-    return _name(problem, isa), _name(problem, isa)
+    types = problem.types
+    ends = (problem.in_layout, types.x), (problem.out_layout, types.y)
+    found = ["NHWC" if layout == "NHWC" else blocked.layout(isa, element) for layout, element in ends]
+    return found[0], found[1]
 
 
 def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
-    """[group][panel][C block][R][S][part][words of the block][v][lanes of K]."""
-    one = replace(_on_parts(problem, isa, 1), c=problem.c)
-    form = amx_tiles.packing(one, params.on_parts, isa)
-    parts = PartPanels(form, SPLIT[params.products].parts, isa.lanes * params.v * isa.lanes * WORD)
-    return packed(parts, replace(problem, types=BF16_TYPES), isa, blocked.aligned_groups)
+    """[slice][group][panel][C block][R][S][part][words of the block][v][lanes of K]."""
+    parts, segment = SPLIT[params.products].parts, isa.lanes * params.v * isa.lanes * WORD
+    slices = [replace(each, types=BF16_TYPES) for each in _slices(problem, isa, params.products, params.slices)]
+    panels = [PartPanels(amx_tiles.packing(each, params.on_parts, isa), parts, segment) for each in slices]
+    if len(panels) > 1:
+        return SlicedPanels(tuple(panels), slices[0].c)
+    typed = replace(problem, types=Types(BF16, BF16, F32, problem.types.y))
+    return packed(panels[0], typed, isa, blocked.aligned_groups)
 
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
-    """A parallel call that splits the input, and one of the convolve kernel."""
+    """A parallel call of the convolve kernel for each slice; before them, one that splits a float32 input."""
     product = SPLIT[params.products]
-    on_parts, parts = _on_parts(problem, isa, 1), product.parts
+    on_parts = _on_parts(problem, isa, product.parts)
     operands, problem = images.operands_as_columns(problem, operands), images.as_columns(problem)
-    if operands.x.strides.block == 1:
-        added = operands.residual and words.in_vectors(operands.residual, isa, F32)
-        operands = Operands(words.in_vectors(operands.x, isa, F32), words.in_vectors(operands.y, isa, F32), added)
-    x, pixel, block = operands.x.strides, WORD * isa.lanes, isa.block(BF16)
-    blocks, line = divide(problem.c, block), on_parts.w * pixel
-    group_blocks = blocks // on_parts.groups
-    plane = on_parts.h * line + 64
-    pad_left = least(problem.pads[2], on_parts.w)
-    strides = Strides(parts * blocks * plane, block, plane, BF16.bytes, line, pixel)
-    split_x = Operand(space.reserve(problem.n * strides.n), strides)
-    args: Args = {
-        "x": operands.x.ref,
-        "y": split_x.ref,
-        "split": MicroRef(split_rows, SplitTile(isa.lanes, parts)),
-        "blocks": blocks,
-        "height": on_parts.h,
-        "width": on_parts.w,
-        "inside": greatest(0, least(problem.w, on_parts.w - pad_left)),
-        "channels": problem.c,
-        **problem_args(split_activation, problem),
-        "pad_left": pad_left,
-        **{f"x_{name}": getattr(x, field) for name, field in (("image", "n"), ("cb", "cb"), ("h", "h"), ("w", "w"))},
-        "y_image": strides.n,
-        "part_step": group_blocks * plane,
-        "y_block": plane,
-        "group_blocks": group_blocks,
-    }  # fmt: skip
-    each = parts_each(problem, problem.n * on_parts.h * blocks)
-    split = Step(split_activation, PartsTile(isa.lanes, parts), args, each)
-    on_split = Operands(split_x, operands.y, operands.residual)
-    step = amx_tiles.bind(on_parts, params.on_parts, isa, space, on_split, product)
-    step = gemm_call.with_pixel_distances(step, {"ys": operands.y.strides.w // WORD})
-    of_parts: Args = {"part_step": group_blocks * plane, "x_group": parts * group_blocks * plane, "fill": 0}
-    return [split, replace(step, args=step.args | of_parts)]
+    x, y, added = (
+        words.in_vectors(each, isa, F32) if each and each.strides.block == 1 else each
+        for each in (operands.x, operands.y, operands.residual)
+    )
+    assert x is not None and y is not None
+    steps, block = list[Step](), isa.block(BF16)
+    if problem.types.x == F32:
+        line, width = on_parts.w * PART_STEP, divide(on_parts.w, product.parts)
+        plane, blocks = on_parts.h * line + PART_STEP, divide(problem.c, block)
+        strides = Strides(blocks * plane, block, plane, BF16.bytes, line, PART_STEP)
+        whole, x = x, Operand(space.reserve(problem.n * strides.n), strides)
+        pads = problem.pads[0], least(problem.pads[2], width)
+        element = IN_PARTS[product.parts]
+        split = parts_step(isa.lanes, problem.in_shape, whole, x, element, pads, (on_parts.h, width))
+        steps.append(replace(split, parts=parts_each(problem, problem.n * on_parts.h * blocks)))
+    else:
+        x = replace(x, strides=x.strides._replace(c=BF16.bytes, w=PART_STEP))
+    slices, weights = _slices(problem, isa, params.products, params.slices), 0
+    for each in slices:
+        step = amx_tiles.bind(each, params.on_parts, isa, space, Operands(x, y, added), product)
+        step = gemm_call.with_pixel_distances(step, {"ys": y.strides.w // WORD})
+        args: Args = {"fill": 0, "w": Ref("w") + weights}
+        if each is not slices[-1]:
+            args["bias"] = np.zeros(divide(problem.k, 2 * block) * 2 * block, F32.dtype)
+        steps.append(replace(step, args=step.args | args))
+        x, added = replace(x, ref=x.ref + each.c // block * x.strides.cb), y
+        weights += packing(replace(problem, c=each.c), replace(params, slices=1), isa).size
+    return steps
 
 
 SOLVER = Solver(
@@ -182,9 +243,11 @@ SOLVER = Solver(
     packing=packing,
     bind=bind,
     accuracy=lambda params: "standard" if ERROR[params.products] else "exact",
-    rounding=("products",),
+    rounding=("products", "slices"),
     shared_vectors=True,
+    in_parts=True,
     least_work=least_work,
     multiplies=BF16,
     product_label=label,
+    alike=alike,
 )

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import layouts
-from cpuconv.elements import S16, Element
+from cpuconv.elements import S16, Element, split_to_parts
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.quantization import INT8_TYPES, Quantization, bounds
 from cpuconv.problem.reference import conv2d as oracle
@@ -36,11 +36,11 @@ class RandomOperands(NamedTuple):
 def random_operands(problem: ConvProblem) -> RandomOperands:
     """Return the arrays of a problem, physical in its layouts."""
     types, terms = problem.types, problem.cg * problem.r * problem.s
-    x = layouts.from_nchw(_drawn_as(types.x, _INPUT, problem.in_shape), problem.in_layout)
+    x = _activation(types.x, _INPUT, problem.in_shape, problem.in_layout)
     w = _drawn_as(types.w, _WEIGHT, problem.weight_shape, terms**-0.5)
     residual = None
     if problem.residual:
-        residual = layouts.from_nchw(_drawn_as(types.y, _RESIDUAL, problem.out_shape), problem.out_layout)
+        residual = _activation(types.y, _RESIDUAL, problem.out_shape, problem.out_layout)
     bias = normal(_BIAS, (problem.k,))
     return RandomOperands(x, w, bias, residual, _quantization(problem, terms) if types.sum.integer else None)
 
@@ -64,6 +64,13 @@ def normal(kind: int, shape: tuple[int, ...]) -> np.ndarray:
 @functools.cache
 def _drawn(kind: int) -> np.ndarray:
     return np.random.default_rng(kind).standard_normal(_PRIMES[kind], np.float32)
+
+
+def _activation(element: Element, kind: int, shape: tuple[int, int, int, int], layout: str) -> np.ndarray:
+    """Draw an activation of an element type in a layout."""
+    if element.parts > 1:
+        return split_to_parts(layouts.from_nchw(normal(kind, shape), layout), element)
+    return layouts.from_nchw(_drawn_as(element, kind, shape), layout)
 
 
 def _drawn_as(element: Element, kind: int, shape: tuple[int, ...], scale: float = 1.0) -> np.ndarray:

@@ -109,7 +109,10 @@ class Shared:
 
     def spoil(self) -> None:
         """Fill the output with a value that no correct result is filled with."""
-        self.out[...] = self._y.outside.type(_SPOILT if self._y.integer else np.nan)
+        if self._y.parts > 1:
+            self.out.view(np.uint8)[...] = 0xFF  # NaN
+        else:
+            self.out[...] = self._y.outside.type(_SPOILT if self._y.integer else np.nan)
 
 
 @functools.lru_cache(maxsize=2)

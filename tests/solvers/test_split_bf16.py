@@ -11,10 +11,10 @@ import pytest
 import cpuconv
 from cpuconv.conv.choice import model
 from cpuconv.conv.recipe import Candidate
-from cpuconv.elements import from_bfloat16, split_to_bfloat16
+from cpuconv.elements import F32, IN_PARTS, PART_STEP, from_bfloat16, split_to_bfloat16
 from cpuconv.isa import current
 from cpuconv.kernels.binding.machine import machine
-from cpuconv.kernels.copies.rounding import SplitTile, split_rows
+from cpuconv.kernels.copies.rounding import RoundTile, round_rows
 from cpuconv.problem import reference
 from cpuconv.problem.arrays import address
 from cpuconv.problem.problem import ConvProblem
@@ -35,9 +35,9 @@ SPECIAL = np.array(
 )  # subnormal, ties, the largest numbers, infinity, NaN
 
 
-def some(problem: ConvProblem, products: int) -> list[Candidate]:
-    """The first and the last candidate of so many products."""
-    found = [each for each in split_bf16.candidates(problem, ISA) if each.products == products]
+def some(problem: ConvProblem, products: int, slices: int = 1) -> list[Candidate]:
+    """The first and the last candidate of so many products and slices."""
+    found = [each for each in split_bf16.candidates(problem, ISA) if (each.products, each.slices) == (products, slices)]
     return [Candidate(split_bf16.SOLVER, params) for params in (found[0], found[-1])]
 
 
@@ -46,11 +46,15 @@ def test_parts_of_all_numbers(parts):
     """The kernel's parts are those of NumPy, to the last bit, and no more than float32 needs."""
     bits = np.random.default_rng(0).integers(0, 1 << 32, 2001, np.uint32)
     numbers = np.concatenate([SPECIAL, SPECIAL | np.uint32(1 << 31), bits]).view(np.float32)
-    expected = np.stack(split_to_bfloat16(numbers, parts))
-    function = split_rows.entry(SplitTile(ISA.lanes, parts)).function(ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 7))
-    padded = np.zeros((parts, numbers.size + ISA.lanes), np.uint16)  # vectors are written whole
-    function(address(numbers), 0, numbers.size, 1, address(padded), 0, padded.strides[0])
-    found = padded[:, : numbers.size]
+    numbers = np.resize(numbers, (len(numbers) // ISA.lanes, ISA.lanes))
+    rows, element = np.zeros((len(numbers), parts, PART_STEP // 2), np.uint16), IN_PARTS[parts]
+    joined = np.zeros_like(numbers)
+    for source, target, ends in ((numbers, rows, (F32, element)), (rows, joined, (element, F32))):
+        function = round_rows.entry(RoundTile(ISA.lanes, *ends)).function(ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 6))
+        steps = source.strides[0], target.strides[0]
+        function(address(source), steps[0], ISA.lanes, len(numbers), address(target), steps[1])
+    numbers, joined, expected = numbers.ravel(), joined.ravel(), np.stack(split_to_bfloat16(numbers.ravel(), parts))
+    found = rows[:, :, : ISA.lanes].swapaxes(0, 1).reshape(parts, -1)
     nan = np.isnan(numbers)
     np.testing.assert_array_equal(found[:, ~nan], expected[:, ~nan])
     each, finite = from_bfloat16(found), np.isfinite(numbers)
@@ -59,6 +63,8 @@ def test_parts_of_all_numbers(parts):
     normal = finite & (np.abs(numbers) > 2.0**-100)
     left = np.abs(each[:, normal].astype(np.float64).sum(0) - numbers[normal])
     assert (left <= np.abs(numbers[normal]) * (2.0**-16 if parts == 2 else 0)).all()
+    np.testing.assert_array_equal(joined[normal], each[:, normal].sum(0))
+    np.testing.assert_array_equal(joined[~finite], numbers[~finite])
 
 
 @ON_AMX
@@ -92,6 +98,14 @@ def test_every_form(products):
             least = split_bf16.bound(problem, machine())
             assert 0 < least <= split_bf16.cost(problem, candidate.params, machine()).estimate
     oracle.check_apart(replace(PADDED, n=3, k=37, residual=True), candidate=some(PADDED, products)[0])
+
+
+@ON_AMX
+def test_slices():
+    """Each adds to what those before it stored; the last one ends the sums."""
+    problem = replace(ROWS, c=200, residual=True, activation="relu", threads=oracle.THREADS)
+    (candidate, _) = some(problem, 3)
+    oracle.check(problem, replace(candidate, params=replace(candidate.params, slices=3)))
 
 
 @ON_AMX
@@ -139,6 +153,8 @@ def test_chosen_by_the_model_and_explained(monkeypatch):
     """Where products bind; the template of a program serves any number of rows."""
     with machines.simulating(machines.MACHINES["xeon-amx"]):
         ranked = [each.candidate for each in model.ranking(replace(ROWS, c=96, k=384, w=3136))]
+        sliced = model.ranking(replace(ROWS, c=3072, k=768, w=197), "split_bf16")[0].candidate
+        assert sliced.params.slices > 1
     for accuracy, products in (("standard", 3), ("exact", 6)):
         best = next(each for each in ranked if model.Limits(accuracy).admits_accuracy(each.accuracy))
         assert best.solver is split_bf16.SOLVER and best.params.products == products

@@ -20,13 +20,13 @@ from cpuconv.conv.choice.auto_settings import preferred_layouts
 from cpuconv.conv.choice.model import Choice, Limits, applicable, cheapest, search
 from cpuconv.conv.choice.query import Record
 from cpuconv.conv.choice.select import choose, from_record
-from cpuconv.conv.choice.target import Target
+from cpuconv.conv.choice.target import PRECISION_F32, Target
 from cpuconv.conv.recipe import effective_threads
 from cpuconv.elements import F16, F32, Element
 from cpuconv.errors import ArgumentError
 from cpuconv.isa import Isa, current
 from cpuconv.kernels.binding.machine import machine
-from cpuconv.kernels.binding.tensor_view import narrow_element
+from cpuconv.kernels.binding.tensor_view import BLOCKED, NARROW, narrow_element
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32, Types
 from cpuconv.solvers.shared import blocked
@@ -40,7 +40,7 @@ class LayoutCandidate:
     ----------
     problem : ConvProblem
         Its layouts are the instruction set's blocks, "NCHW" for plain operands, or "NHWC" for rows of channels;
-        blocks may be of bfloat16 or float16.
+        blocks may be of bfloat16, float16 or bfloat16 parts.
     target : Target
     seconds : float
         Time by the model, regardless of tuning: tuning does not change the layouts of a network.
@@ -105,7 +105,7 @@ def _layout_candidates(problem: ConvProblem, target: Target) -> Iterator[LayoutC
     """As `layout_candidates`, for a target without precisions of single nodes."""
     reorders = target.moving(2 * problem.in_bytes), target.moving(2 * problem.out_bytes)
     known: dict[tuple[_TensorForm, _TensorForm], float] = {}
-    blocks, isa, last = target.blocks(), target.isa, target.channels_last
+    blocks, isa, last = _blocks(target), target.isa, target.channels_last
     starts = _input_forms(problem.c, problem.types.x, blocks, isa, last)
     goals = _output_forms(problem.k, problem.types.y, blocks, isa, last)
     for first, second in itertools.product(starts, goals):
@@ -117,6 +117,12 @@ def _layout_candidates(problem: ConvProblem, target: Target) -> Iterator[LayoutC
         if found is not None:
             known[first, second] = found.seconds
             yield found
+
+
+def _blocks(target: Target) -> tuple[str, ...]:
+    """The blocked forms of float32 tensors: in bfloat16 parts, too, where these are multiplied and none is rounded."""
+    parts = target.stored_parts if target.precision == PRECISION_F32 else None
+    return (*target.blocks(), *([NARROW[parts][BLOCKED]] if parts else ()))
 
 
 class _TensorForm(NamedTuple):
@@ -137,7 +143,7 @@ def _output_forms(channels: int, element: Element, blocks: tuple[str, ...], isa:
     if narrow:
         made.append(_TensorForm(blocked.layout(isa, narrow), narrow))
     if last and element == F32 and len(layouts) > 1:
-        made += [_TensorForm("NHWC", each) for each in ((F32, narrow) if narrow else (F32,))]
+        made += [_TensorForm("NHWC", each) for each in (F32, *([narrow] if narrow and narrow.parts == 1 else ()))]
     return made
 
 
@@ -145,7 +151,7 @@ def _input_forms(channels: int, element: Element, blocks: tuple[str, ...], isa: 
     """Possible layouts and types of an input: one of few channels, stored in NCHW, may be narrow too."""
     made = _output_forms(channels, element, blocks, isa, last)
     narrow = narrow_element(blocks) if element == F32 and len(made) == 1 else None
-    if narrow:
+    if narrow and narrow.parts == 1:
         made.append(_TensorForm("NCHW", narrow))
     return made
 
@@ -164,7 +170,8 @@ def _fastest(
 ) -> LayoutCandidate | None:
     """The problem with given input and output forms, its groups as they are or merged; None if it is not below."""
     types = problem.types
-    types = types if types.sum.integer else Types(first.element, first.element, F32, second.element)
+    if not types.sum.integer:
+        types = Types(first.element, first.element if first.element.parts == 1 else F32, F32, second.element)
     typed = replace(problem, types=types, in_layout=first.layout, out_layout=second.layout)
     found: LayoutCandidate | None = None
     for groups in merged_group_counts(typed):
@@ -185,7 +192,7 @@ def merged_group_counts(problem: ConvProblem) -> list[int]:
         return [problem.groups]
     fewer = (groups for groups in range(problem.groups - 1, 1, -1) if problem.groups % groups == 0)
     whole = (groups for groups in fewer if blocked.aligned_groups(replace(problem, groups=groups), isa) is None)
-    return [problem.groups, *itertools.islice(whole, 1), 1]
+    return list(dict.fromkeys([problem.groups, *itertools.islice(whole, 1), 1]))
 
 
 def in_own_layouts(problem: ConvProblem, target: Target) -> LayoutCandidate:
@@ -224,7 +231,7 @@ def restored(
     layouts, types = (problem.in_layout, problem.out_layout), problem.types
     if free:
         layouts, types = (known.in_layout, known.out_layout), known.types
-        if not _is_possible(known, problem.types, target.blocks(), target.isa, target.channels_last):
+        if not _is_possible(known, problem.types, _blocks(target), target.isa, target.channels_last):
             return None
     elif known.types != types:
         return None

@@ -10,13 +10,14 @@ import numpy as np
 from baselib.data_classes import dataclass
 from cpuconv.conv.choice.model import Limits
 from cpuconv.conv.choice.query import Tuner
-from cpuconv.elements import BF16, F16
+from cpuconv.elements import BF16, F16, IN_PARTS, Element
 from cpuconv.errors import ArgumentError, must
 from cpuconv.isa import current
 from cpuconv.isa.features import has_feature
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.tensor_view import BLOCKED, FLOAT32, NARROW
-from cpuconv.kernels.emit.product import product_of
+from cpuconv.kernels.copies.rounding import BF16_TYPES
+from cpuconv.kernels.emit.product import matrix_product_of, product_of
 from cpuconv.kernels.products.closed.closed_set import has_closed_set
 from cpuconv.problem.types import Types
 
@@ -109,6 +110,13 @@ class Target(Processor):
     precision: str = PRECISION_F32
     node_precisions: Mapping[str, str] = field(default_factory=dict, hash=False)
     channels_last: bool = True
+
+    @property
+    def stored_parts(self) -> Element | None:
+        """The bfloat16 parts in which float32 tensors may be stored, as many as the accuracy needs; None: in none."""
+        if matrix_product_of(BF16_TYPES) is None:
+            return None
+        return IN_PARTS[max(IN_PARTS) if self.limits.accuracy == "exact" else min(IN_PARTS)]
 
     def of(self, names: Iterable[str]) -> Target:
         """The target for fused nodes of the model, with the strictest of their precisions."""

@@ -10,7 +10,7 @@ from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import Arrays, Inputs, Op, like_first
 from cpuconv.graph.ops.views import blockable
 from cpuconv.kernels.binding.steps import Step
-from cpuconv.kernels.binding.tensor_view import BLOCKED, CHANNELS_LAST, DENSE, STRIDED
+from cpuconv.kernels.binding.tensor_view import BLOCKED, CHANNELS_LAST, DENSE, FLOAT32, NARROW, STRIDED
 from cpuconv.kernels.elementwise.converting import converted
 
 
@@ -25,6 +25,8 @@ def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
         return []
     plain = (DENSE, CHANNELS_LAST, BLOCKED) if blockable(x) else (DENSE,)
     goals = [form for each in plain for form in target.forms(each, x.dtype)]
+    if target.stored_parts and len(plain) > 1 and x.dtype == FLOAT32:
+        goals.append(NARROW[target.stored_parts][BLOCKED])
     sources = [*goals, *target.forms(STRIDED, x.dtype)]
     seconds = target.moving(2 * x.nbytes)
     return [Offer((source,), (goal,), seconds) for source in sources for goal in goals if source != goal]

@@ -1,11 +1,11 @@
 """Tensors of a network in memory: address, shape and strides, as kernels take them.
 
-A tensor has one of twelve forms. `DENSE`: C-contiguous. `STRIDED`: a view of plain memory, any strides.
+A tensor has one of these forms. `DENSE`: C-contiguous. `STRIDED`: a view of plain memory, any strides.
 `CHANNELS_LAST`: a tensor (N, C, H, W) or (N, C, W) whose memory is contiguous in the order (N, H, W, C). `BLOCKED`: the
 instruction set's channel blocks, physical axes (n, channel block, h, w, lane), for tensors (N, C, H, W), and (N, C, W)
 with h = 1; lanes without a channel are zero. Images of a blocked tensor may be apart, as in a slice of the channels of
 a larger tensor; its other axes are contiguous. `NARROW` has the same forms with each float32 rounded to bfloat16 or to
-float16; a block then has as many channels as fill a vector.
+float16; a block then has as many channels as fill a vector. It has blocks of float32 in bfloat16 parts, too.
 """
 
 from __future__ import annotations
@@ -18,14 +18,17 @@ import numpy as np
 
 from baselib.data_classes import dataclass
 from baselib.locks import lazy
-from cpuconv.elements import BF16, F16, F32, OF_DTYPE, Element
+from cpuconv.elements import BF16, F16, F32, IN_PARTS, OF_DTYPE, Element
 from cpuconv.kernels.binding.steps import Operand, Ref
 from cpuconv.problem.integers import divide
 from layouts import Strides
 
 DENSE, STRIDED, BLOCKED = "dense", "strided", "blocked"
 CHANNELS_LAST = "channels last"
-NARROW = {each: {form: f"{form} {each}" for form in (DENSE, STRIDED, BLOCKED, CHANNELS_LAST)} for each in (BF16, F16)}
+NARROW = {
+    each: {form: f"{form} {each}" for form in (DENSE, STRIDED, BLOCKED, CHANNELS_LAST)}
+    for each in (BF16, F16, *IN_PARTS.values())
+}
 IN_BF16 = NARROW[BF16]
 DENSE_BF16, STRIDED_BF16, BLOCKED_BF16, CHANNELS_LAST_BF16 = IN_BF16.values()
 """Forms of a tensor; for an operand of an offer, the forms that it accepts (`STRIDED` accepts all plain forms)."""
@@ -96,7 +99,8 @@ class TensorView:
             form = DENSE
         if self.dtype == F16.outside:  # tensors of float16 that are not rounded float32 are in no blocks
             return NARROW[F16][form] if form == BLOCKED else form
-        return IN_BF16[form] if self.dtype == BFLOAT16 else form
+        rounded = self.dtype == BFLOAT16 or form == BLOCKED and self.element.parts > 1
+        return NARROW[self.element][form] if rounded else form
 
     @classmethod
     def channels_last(
@@ -108,8 +112,8 @@ class TensorView:
 
     @property
     def number(self) -> np.dtype:
-        """Type in which kernels compute with its elements: float32 for bfloat16 and float16, else its own."""
-        return FLOAT32 if self.dtype in (BFLOAT16, F16.outside) else self.dtype
+        """Type in which kernels compute with its elements: float32 for those of `NARROW`, else its own."""
+        return FLOAT32 if any(self.dtype == each.outside for each in NARROW) else self.dtype
 
     @property
     def physical(self) -> tuple[int, ...]:

@@ -147,7 +147,7 @@ class Epilogue:
         added = load_as_float(vec, self.y, vec.offset(target, residual)) if self.residual else None
         store_vector(vec, self.y, self.emit(vec, total, rows, added), target, valid)
         for number in range(1, zeros + 1):
-            store_vector(vec, self.y, None, vec.offset(target, self.y.bytes * vec.lanes * number))
+            store_vector(vec, self.y, None, vec.offset(target, self.y.part_bytes * vec.lanes * number))
 
 
 def shifted_clamps(vec: Vector, zero: Any, low: Any, high: Any) -> tuple[Any, Any, Any]:

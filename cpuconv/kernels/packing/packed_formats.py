@@ -162,6 +162,28 @@ class PartPanels(Packing):
 
 
 @dataclass(frozen=True)
+class SlicedPanels(Packing):
+    """Forms of slices of `channels` input channels, one after another."""
+
+    forms: tuple[Packing, ...]
+    channels: int
+
+    @property
+    def size(self) -> int:
+        """Size of the packed form, in bytes."""
+        return sum(form.size for form in self.forms)
+
+    def pack(self, weight: np.ndarray, threads: int = 1, place: Room = room) -> np.ndarray:
+        """See `Packing`; the result is float32 in name."""
+        packed, end = place(self.size), 0
+        for at, form in enumerate(self.forms):
+            part = weight[:, at * self.channels : (at + 1) * self.channels]
+            start, end = end, end + form.size
+            packed[start:end] = form.pack(part, threads).view(np.uint8)
+        return packed.view(F32.dtype)
+
+
+@dataclass(frozen=True)
 class Scalars(TabledPacking):
     """Form [group][tile][C][R][S][n of K], for tiles that broadcast weights.
 

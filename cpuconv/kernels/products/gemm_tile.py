@@ -70,7 +70,7 @@ class GemmTile:
     @property
     def vectors_per_pixel(self) -> int:
         """Output vectors per pixel of an output block."""
-        return 4 // self.y.bytes
+        return 4 // self.y.part_bytes
 
     @property
     def sums(self) -> int:

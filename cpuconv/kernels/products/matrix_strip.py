@@ -288,7 +288,9 @@ class _Strip:
         source = vec.offset(sums, builder.mul(pixel, self.row))
         for j in range(tile.used + tile.zeros):
             block, part = divmod(j, tile.vectors_per_pixel)
-            at = vec.offset(vec.offset(target, builder.mul(self.yvec, I64(block))), part * vec.lanes * tile.y.bytes)
+            at = vec.offset(
+                vec.offset(target, builder.mul(self.yvec, I64(block))), part * vec.lanes * tile.y.part_bytes
+            )
             if j >= tile.used:
                 store_vector(vec, tile.y, None, at)
                 continue
@@ -307,17 +309,20 @@ class _Strip:
 _CYCLES = ((4, 11.1), (8, 13.3), (14, 16.6), (16, 17.7))  # (pixels, cycles) of a multiplication, measured (decision 19)
 _PAIR_LOADS = 1.15  # load factor of 2 x 2 tiles, whose operands come from L1 and L2
 _SINGLE_LOADS = 1.5  # load factor of other tiles
-_PIXEL = 5.0  # cycles to finish a vector of sums, with nothing else running
+PIXEL_CYCLES = 5.0  # cycles to finish a vector of sums, with nothing else running
 _TILE = 30.0  # overhead of a tile, in cycles
 
 
-def matrix_cycles(v: int, rows: int, cols: int, segments: float) -> float:
-    """Modelled cycles of a tile: of multiplications by `segments` registers per weight vector, or longer epilogues."""
+def matrix_cycles(v: int, rows: int, cols: int, segments: float, pixel: float = PIXEL_CYCLES) -> float:
+    """Modelled cycles of a tile: of multiplications by `segments` registers per weight vector, or longer epilogues.
+
+    `pixel`: cycles to finish a vector of sums.
+    """
     parts = halves(rows, cols)
     points, cycles = zip(*_CYCLES, strict=True)
     product = sum(float(np.interp(count, points, cycles)) for _, _, count in parts) * v
     loads = _PAIR_LOADS if min(v, len(parts)) > 1 else _SINGLE_LOADS
-    return max(product * loads * segments, rows * cols * v * _PIXEL) + _TILE
+    return max(product * loads * segments, rows * cols * v * pixel) + _TILE
 
 
 def shapes(height: int, width: int) -> Sequence[tuple[int, int]]:

@@ -9,9 +9,8 @@ from typing import Any
 from baselib.data_classes import dataclass
 from cpuconv.elements import BF16, F32, Element
 from cpuconv.isa.table import current
-from cpuconv.isa.typed import load_as_float, store_narrow
+from cpuconv.isa.typed import load_as_float, split_to_bfloat16, store_narrow
 from cpuconv.isa.vector import I64, L2, Vector
-from cpuconv.kernels.copies.rounding import split
 from cpuconv.kernels.elementwise.epilogue import Epilogue
 from cpuconv.kernels.emit.double import Double
 from cpuconv.kernels.emit.loop import loop
@@ -136,7 +135,7 @@ def winograd_in(
         first = (i * size + j) * max(1, tile.parts)
         if not tile.parts:
             vec.store(value, vec.offset(v, builder.mul(plane, I64(first))), align=4 * vec.lanes)
-        for part, narrow in enumerate(split(vec, value, tile.parts)):
+        for part, narrow in enumerate(split_to_bfloat16(vec, value, tile.parts)):
             store_narrow(vec, BF16, narrow, vec.offset(v, builder.mul(plane, I64(first + part))))
 
     two_sided(vec, [tile.down], [tile.across], load, store, _row_groups(len(tile.down), size))

@@ -26,9 +26,11 @@ from cpuconv.kernels.binding.tensor_view import (
     NARROW,
     STRIDED,
     blocked_shape,
+    narrow_element,
     stored_as,
     unrounded,
 )
+from cpuconv.solvers.shared.split_products import PART_CYCLES
 
 _HOST_SECONDS = 1e-4  # seconds assumed for a node that the reference computes, so that any kernel is preferred
 _COPY_SECONDS = 1e-6  # overhead of a copy in seconds, in addition to moving the bytes
@@ -88,7 +90,9 @@ def conversion(value: Value, written: str, read: str, target: Target) -> float:
         size += math.prod(blocked_shape(shape, target.block(value.dtype))) - math.prod(shape)
     goal = copied_form(read)
     factor = _ROUNDING if written != goal and unrounded(goal) == written else _TURNING[goal]
-    return _COPY_SECONDS + factor * target.moving(float(size))
+    element = narrow_element((written, goal))
+    split = PART_CYCLES * element.parts * math.prod(shape) if element and element.parts > 1 else 0.0
+    return _COPY_SECONDS + factor * target.moving(float(size)) + target.computing(split)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from cpuconv.kernels.packing.packing import Packing
 from cpuconv.kernels.products.matrix_strip import fits, shapes
 from cpuconv.kernels.products.tiling import Tile
 from cpuconv.problem.integers import divide
-from cpuconv.problem.problem import ConvProblem, is_plain
+from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared import blocked, geometry, words
 from layouts import Strides
 
@@ -72,13 +72,15 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
     sizes = [v for v in (2, 1, 4) if v in counts and v < 2 * vectors]
     pitch, pixel = _pitch(problem, isa), words.words(problem, isa.lanes) * WORD
     whole = blocked.largest_block(problem.h, problem.w * pixel) == problem.h  # a band has all rows
+    plain = problem.r * problem.s == 1 and pitch == problem.ow and not any(problem.pads)
     for v in sizes:
-        if pitch and (whole or is_plain(problem)):
+        if pitch and (whole or plain):
             for _, cols in shapes(1, (problem.oh - 1) * pitch + problem.ow):
                 if fits(v, 1, cols):
                     total = divide((problem.oh - 1) * pitch + problem.ow, cols)
-                    yield Params(v, 1, cols, blocked.largest_block(total, cols * pixel), 1)
-        for rows, cols in () if is_plain(problem) else shapes(problem.oh, problem.ow):
+                    size = cols * pixel * problem.types.w.parts  # as many pixels as parts of weights are one
+                    yield Params(v, 1, cols, blocked.largest_block(total, size), 1)
+        for rows, cols in () if plain else shapes(problem.oh, problem.ow):
             if fits(v, rows, cols):
                 for block in blocked.row_blocks(problem, isa, Tile(v, rows, cols)):
                     yield Params(v, rows, cols, block, 0)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import layouts
-from cpuconv.elements import F32, Element
+from cpuconv.elements import F32, PART_STEP, Element
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import output_args, problem_args, worker_args
 from cpuconv.kernels.binding.columns import Columns
@@ -78,9 +78,14 @@ def largest_block(total: int, size: int) -> int:
     return min(total, max(1, int(_BAND_SHARE * machine().l2 / size)))
 
 
+def _reach(problem: ConvProblem) -> int:
+    """Pixels of a row that an output reads; parts of a pixel, as many as those of weights, are pixels."""
+    return problem.effective_kernel[1] + problem.types.w.parts - 1
+
+
 def _band_width(problem: ConvProblem) -> int:
     """Pixels of a row of a band: what outputs need."""
-    return (problem.ow - 1) * problem.stride[1] + problem.effective_kernel[1]
+    return (problem.ow - 1) * problem.stride[1] + _reach(problem)
 
 
 def row_pitch(problem: ConvProblem, isa: Isa, x: Strides, band: int) -> int:
@@ -122,7 +127,7 @@ def convolve_step(
     pixel = WORD if planar else WORD * lanes
     stride_h, stride_w = problem.stride
     dilation_h, dilation_w = problem.dilation
-    reach_h, reach_w = problem.effective_kernel
+    reach_h = problem.effective_kernel[0]
     panels = divide(sizes.vectors, params.v)
     row_tiles, column_tiles = divide(height, params.rows), divide(width, params.cols)
     blocks, chunks = best_partition(problem.threads, before, grid)
@@ -184,7 +189,7 @@ def convolve_step(
         "band_kind": band,
         "pixel_vectors": vectors_per_pixel,
         "tails": tails,
-        "part_step": 0,
+        "part_step": PART_STEP,
         **fetching.args,
         "table_panel": (1 + count) * table.itemsize if shared else 0,
         "parts": parts,
@@ -280,7 +285,7 @@ def _in_place(
     """The tile columns that need no band, and how they read the input; none unless it is blocked."""
     pixel = WORD * isa.lanes
     stride = problem.stride[1]
-    reach_w = problem.effective_kernel[1]
+    reach_w = _reach(problem)
     pad_top, _, pad_left, _ = problem.pads
     columns = functools.partial(inner_tiles, stride, reach_w, pad_left)
     none = flat or band != BLOCKED_BAND or not is_blocked(isa.lanes, x)

@@ -65,7 +65,7 @@ def gemm_tile(
         v=v,
         rows=rows,
         cols=cols,
-        ys=isa.lanes,
+        ys=isa.lanes * problem.types.y.parts,
         stream=streams(isa, v, reduction) and not alone,
         residual=problem.residual,
         activation=problem.activation,

@@ -7,13 +7,14 @@ from dataclasses import replace
 from baselib.data_classes import dataclass
 from cpuconv.isa import Isa
 from cpuconv.kernels.emit.product import Product
-from cpuconv.kernels.products.matrix_strip import matrix_cycles
+from cpuconv.kernels.products.matrix_strip import PIXEL_CYCLES, matrix_cycles
 from cpuconv.kernels.products.tiling import Tile, cycles, tiles
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32
 from cpuconv.solvers.shared import segments, spans, words
 from cpuconv.solvers.shared.gemm_call import ending_cycles
+from cpuconv.solvers.shared.split_products import PART_CYCLES
 from cpuconv.symbolic.sizes import memoised, now
 
 _ALONE = 1.35  # cycles of flipped products of words that are segments by themselves, to those of words side by side
@@ -35,7 +36,9 @@ class Geometry:
         """Modelled cycles of a tile; `v`: of its weight vectors, only so many are multiplied (0: all)."""
         v, rows, cols = v or params.v, params.rows, now(params.cols)
         if self.product.matrix:
-            return matrix_cycles(v, rows, cols, self.reduction * self.product.multiplications / isa.lanes)
+            y = self.problem.types.y
+            pixel = PIXEL_CYCLES + (PART_CYCLES * y.parts if y.parts > 1 else 0.0)
+            return matrix_cycles(v, rows, cols, self.reduction * self.product.multiplications / isa.lanes, pixel)
         epilogue = v * rows * cols * ending_cycles(self.problem, v)
         alone = _ALONE if self.product.flipped and words.words(self.problem) == 1 else 1.0
         return alone * cycles(self.seen, v, rows * cols, round(self.multiplied(rows))) + epilogue

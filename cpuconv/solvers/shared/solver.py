@@ -61,6 +61,8 @@ class Solver:
         bits, whatever their other parameters and threads. Default: none.
     low_precision : bool
         Whether it takes other types than float32, too. One driver for all types is one solver. Default: float32 alone.
+    in_parts : bool
+        Whether input and output may be float32 in bfloat16 parts. Default: no.
     offset : (problem, isa) -> (int, int)
         What its kernels add to elements of an int8 or uint8 input before they multiply by weights of at least zero, and
         by weights below zero. Default: nothing.
@@ -92,6 +94,7 @@ class Solver:
     accuracy: str | Callable[[Any], str] = "exact"
     rounding: tuple[str, ...] = ()
     low_precision: bool = False
+    in_parts: bool = False
     offset: Callable[[ConvProblem, Isa], tuple[int, int]] = _no_offset
     least_work: Callable[[ConvProblem, Any], tuple[int, int]] = _direct_work
     multiplies: Element | None = None

@@ -29,7 +29,7 @@ def group(problem: ConvProblem) -> int:
 
 def vectors_per_pixel(problem: ConvProblem) -> int:
     """Vectors of sums that make a pixel of an output block."""
-    return WORD // problem.types.y.bytes
+    return WORD // problem.types.y.part_bytes
 
 
 def product(problem: ConvProblem, isa: Isa) -> Product:

@@ -10,6 +10,7 @@ import pytest
 
 import layouts
 from cpuconv.conv.choice.target import PRECISION_F32, Target
+from cpuconv.elements import join_parts, split_to_parts
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
@@ -17,19 +18,16 @@ from cpuconv.isa import current
 from cpuconv.kernels.binding.steps import Ref, Space
 from cpuconv.kernels.binding.tensor_view import (
     BLOCKED,
-    BLOCKED_BF16,
     CHANNELS_LAST,
-    CHANNELS_LAST_BF16,
     DENSE,
-    DENSE_BF16,
     FLOAT32,
     IN_BF16,
     STRIDED,
-    STRIDED_BF16,
     TensorView,
     contiguous_strides,
     image_shape,
     stored_as,
+    unrounded,
 )
 from cpuconv.memory.aligned import aligned
 from cpuconv.network.running.recording import Recording
@@ -97,18 +95,19 @@ class _Memory:
     def place(self, name: str, shape: tuple[int, ...], lies: str, dtype: np.dtype, apart: bool) -> TensorView:
         """Room for a tensor, filled with NaN; `apart`: its images, or for a dense tensor its first axis, with gaps."""
         dtype = stored_as(lies, dtype)
-        if lies in (BLOCKED, BLOCKED_BF16):
+        form = unrounded(lies)
+        if form == BLOCKED:
             place = TensorView.blocked(Ref(name), shape, target().block(dtype), None, dtype)
-        elif lies in (DENSE, DENSE_BF16):
+        elif form == DENSE:
             place = TensorView.plain(Ref(name), shape, dtype)
-        elif lies in (CHANNELS_LAST, CHANNELS_LAST_BF16):
+        elif form == CHANNELS_LAST:
             place = TensorView.channels_last(Ref(name), shape, dtype)
         else:  # the last two axes change places
             turned = (*shape[:-2], *shape[-2:][::-1])
             steps = list(contiguous_strides(turned, dtype.itemsize))
             steps[-2:] = steps[-2:][::-1]
             place = TensorView(Ref(name), shape, tuple(steps), 1, dtype)
-        if apart and lies not in (STRIDED, STRIDED_BF16) and place.physical and shape[0] > 1:
+        if apart and form != STRIDED and place.physical and shape[0] > 1:
             step = place.strides[0] + _GAP
             place = TensorView(place.ref, shape, (step, *place.strides[1:]), place.block, place.dtype)
         span = sum(max(0, size - 1) * step for size, step in zip(place.physical, place.strides, strict=True))
@@ -124,17 +123,19 @@ class _Memory:
 def _write(view: np.ndarray, array: np.ndarray, place: TensorView) -> None:
     if place.block == 1:
         view[...] = array.astype(place.dtype)
-    else:
-        elements = array.astype(place.dtype).reshape(image_shape(array.shape))
-        view[...] = layouts.from_nchw(elements, layouts.blocked(place.block))
+        return
+    in_parts = place.element.parts > 1
+    elements = array if in_parts else array.astype(place.dtype)
+    stored = layouts.from_nchw(elements.reshape(image_shape(array.shape)), layouts.blocked(place.block))
+    view[...] = split_to_parts(stored, place.element) if in_parts else stored
 
 
 def _read(view: np.ndarray, place: TensorView, dtype: np.dtype | None) -> np.ndarray:
     """The elements of a place, as a tensor of that dtype has them."""
     if place.block == 1:
         return view.copy()
-    if dtype == FLOAT32:  # they may be stored as bfloat16
-        view = view.astype(np.float32)
+    if dtype == FLOAT32:  # they may be stored as bfloat16, or in parts
+        view = join_parts(view) if place.element.parts > 1 else view.astype(np.float32)
     nchw = layouts.to_nchw(view, layouts.blocked(place.block), place.shape[1])
     tail = view[:, -1, :, :, (place.shape[1] - 1) % place.block + 1 :]
     assert not tail.any() and not np.isnan(tail).any(), "lanes without a channel must be zero"
