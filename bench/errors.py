@@ -12,6 +12,7 @@ import argparse
 import math
 import statistics
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -42,12 +43,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     for reason in filter(None, (missing(engine.package) for engine in ENGINES.values())):
         print(reason, file=sys.stderr)
         return 1
-    found = {
-        name: errors(network, args.folder / f"{name}.onnx", args.feeds, args.threads, args.auto)
-        for name, network in asked(args.folder, args.networks, args.set).items()
-    }
+    found = {}
+    for name, network in asked(args.folder, args.networks, args.set).items():
+        begun = time.perf_counter()
+        found[name] = errors(network, args.folder / f"{name}.onnx", args.feeds, args.threads, args.auto)
+        print(f"{name}: {time.perf_counter() - begun:.0f} s", file=sys.stderr)
+        options.write_json(args.json, found)
     print(table(found))
-    options.write_json(args.json, found)
     return 0
 
 

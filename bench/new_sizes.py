@@ -26,7 +26,7 @@ from tabulate import tabulate
 
 from bench import options
 from bench.first import NAMES
-from bench.options import positive
+from bench.options import counts, positive
 from bench.peers import CPUCONV
 from bench.peers.base import missing
 from bench.report import NOTHING
@@ -98,8 +98,12 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("--base", default="1,3,640,640", metavar="SIZES", help="shape of a file's input (1,3,640,640)")
     p.add_argument("--axes", default="2,3", metavar="AXES", help="axes of a file's input whose sizes are drawn (2,3)")
-    p.add_argument("--from", type=positive, dest="low", default=320, metavar="SIZE", help="smallest size (320)")
-    p.add_argument("--to", type=positive, dest="high", default=960, metavar="SIZE", help="largest size (960)")
+    p.add_argument(
+        "--from", type=counts, dest="low", default=(320,), metavar="SIZES", help="smallest size, or one per axis (320)"
+    )
+    p.add_argument(
+        "--to", type=counts, dest="high", default=(960,), metavar="SIZES", help="largest size, or one per axis (960)"
+    )
     p.add_argument("--step", type=positive, default=32, help="sizes are multiples of it (32)")
     p.add_argument("--memory", action="store_true", help="measure memory instead of time")
     p.add_argument("--runs", type=positive, default=600, help="runs for --memory (600)")
@@ -175,7 +179,7 @@ def times_table(data: Mapping[str, Any]) -> str:
 
 def memory_table(data: Mapping[str, Any]) -> str:
     """Table with a row per network, number of threads and engine: memory in MB (1e6 bytes), ratio to ONNX Runtime's."""
-    parts = ("imported", "made", "first", "all", "peak")
+    parts = ("imported", "made", "first", "tenth", "all", "peak")
     rows = []
     for line in data["lines"]:
         found = {key: each["memory"] for key, each in line["engines"].items() if "memory" in each}

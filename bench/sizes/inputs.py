@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,8 +26,10 @@ class SizedNetwork:
         Shape of the input; axes that are not drawn keep these sizes.
     axes : tuple of int
         Axes whose sizes are drawn.
-    low, high, step : int
-        Drawn sizes are multiples of `step` from `low` to `high`.
+    low, high : tuple of int
+        Smallest and largest size along each of `axes`, or one for all of them.
+    step : int
+        Drawn sizes are multiples of it.
     count : int
         Number of inputs, all of different shapes; fewer if the range has fewer shapes.
     text : bool
@@ -40,8 +43,8 @@ class SizedNetwork:
     port: str
     base: tuple[int, ...]
     axes: tuple[int, ...]
-    low: int
-    high: int
+    low: tuple[int, ...]
+    high: tuple[int, ...]
     step: int = 1
     count: int = 40
     text: bool = False
@@ -50,19 +53,27 @@ class SizedNetwork:
     @property
     def title(self) -> str:
         """Sizes as text, as in "1x3x48x(40..1200)"."""
-        span = f"({self.low}..{self.high}{f' by {self.step}' if self.step > 1 else ''})"
-        return "x".join(span if axis in self.axes else str(size) for axis, size in enumerate(self.base))
+        by = f" by {self.step}" if self.step > 1 else ""
+        spans = {axis: f"({low}..{high}{by})" for axis, (low, high) in self._spans.items()}
+        return "x".join(spans.get(axis, str(size)) for axis, size in enumerate(self.base))
+
+    @property
+    def _spans(self) -> dict[int, tuple[int, int]]:
+        """Smallest and largest size by axis."""
+        ends = ([*each] * (1 if len(each) > 1 else len(self.axes)) for each in (self.low, self.high))
+        return dict(zip(self.axes, zip(*ends, strict=True), strict=True))
 
     def shapes(self) -> list[tuple[int, ...]]:
         """Return `count` different shapes in random order."""
-        choices = range(-(-self.low // self.step), self.high // self.step + 1)
-        possible = len(choices) ** len(self.axes)
+        choices = [range(-(-low // self.step), high // self.step + 1) for low, high in self._spans.values()]
+        lengths = tuple(map(len, choices))
+        possible = math.prod(lengths)
         picked = np.random.default_rng(self.seed).choice(possible, min(self.count, possible), replace=False)
         found = []
         for each in picked:
             shape = list(self.base)
-            for axis, at in zip(self.axes, np.unravel_index(each, (len(choices),) * len(self.axes)), strict=True):
-                shape[axis] = self.step * choices[int(at)]
+            for axis, sizes, at in zip(self.axes, choices, np.unravel_index(each, lengths), strict=True):
+                shape[axis] = self.step * sizes[int(at)]
             found.append(tuple(shape))
         return found
 
@@ -91,22 +102,28 @@ def ocr_networks() -> dict[str, SizedNetwork]:
 
     rec, det = (str(path("rapidocr_onnxruntime", f"models/ch_PP-OCRv4_{each}_infer.onnx")) for each in ("rec", "det"))
     found = (
-        SizedNetwork("recogniser", rec, "x", (1, 3, 48, 320), (3,), 40, 1200, 1, 200, text=True),
-        SizedNetwork("detector", det, "x", (1, 3, 640, 640), (2, 3), 320, 960, 32, 40, text=True),
+        SizedNetwork("recogniser", rec, "x", (1, 3, 48, 320), (3,), (40,), (1200,), 1, 200, text=True),
+        SizedNetwork("detector", det, "x", (1, 3, 640, 640), (2, 3), (320,), (960,), 32, 40, text=True),
     )
     return {each.name: each for each in found}
 
 
 def open_network(
-    path: Path, folder: Path, base: Sequence[int], axes: Sequence[int], low: int, high: int, step: int
+    path: Path,
+    folder: Path,
+    base: Sequence[int],
+    axes: Sequence[int],
+    low: Sequence[int],
+    high: Sequence[int],
+    step: int,
 ) -> SizedNetwork:
     """Return the network of an ONNX file; if sizes along `axes` or the batch are fixed, a copy in `folder` opens them.
 
     Parameters
     ----------
     path, folder : Path
-    base, axes : sequence of int
-    low, high, step : int
+    base, axes, low, high : sequence of int
+    step : int
         As in `SizedNetwork`.
 
     Raises
@@ -130,4 +147,4 @@ def open_network(
         resize(model, {port: opened})
         path = folder / path.name
         onnx.save(model, path)
-    return SizedNetwork(path.stem, str(path), port, tuple(base), tuple(axes), low, high, step)
+    return SizedNetwork(path.stem, str(path), port, tuple(base), tuple(axes), tuple(low), tuple(high), step)

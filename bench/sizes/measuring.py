@@ -128,13 +128,15 @@ def measure_times(job: Job) -> dict[str, Any]:
 
 
 def measure_memory(job: Job) -> dict[str, Any]:
-    """Measure resident bytes: "imported", "made", after the "first" run, after "all"; and the "peak"."""
+    """Measure resident bytes: "imported", "made", after the "first" run, a "tenth" of them, and "all"; the "peak"."""
     figures, run, _ = _loaded(job)
     memory = {"imported": figures["imported_bytes"], "made": resident(NOW)}
     network = job.network
     for number, shape in enumerate(network.batches(job.runs, job.largest_batch)):
         run({network.port: network.array(shape, number)})
         memory.setdefault("first", resident(NOW))
+        if number <= job.runs // 10:
+            memory["tenth"] = resident(NOW)
     return {**figures, "memory": {**memory, "all": resident(NOW), "peak": resident(PEAK)}}
 
 
@@ -173,7 +175,7 @@ def largest_errors(files: Mapping[str, str], reference: str) -> dict[str, float]
 def main() -> int:
     """Read a job from the standard input, and print its figures as JSON."""
     stated = json.load(sys.stdin)
-    shape = {name: tuple(stated["network"][name]) for name in ("base", "axes")}
+    shape = {name: tuple(stated["network"][name]) for name in ("base", "axes", "low", "high")}
     job = Job(**{**stated, "network": SizedNetwork(**{**stated["network"], **shape})})
     print(json.dumps((measure_memory if job.runs else measure_times)(job)))
     return 0

@@ -14,7 +14,7 @@ from cpuconv.network.program_builder import Key, ProgramBuilder, ShapeProgram
 from cpuconv.network.saved.program import SavedProgram, Shapes, form_digest, packing_of
 
 _MIN_SHARE = 4  # programs keep at least 1 / 4 of the limit, as arenas of concurrent runs cannot be evicted
-_MAX_BYTES = 1 << 30  # maximum size of cached programs, in bytes, without packed weights; less on small machines
+_MAX_BYTES = 1 << 28  # maximum size of cached programs, in bytes, without packed weights; less on small machines
 
 _Recorded = tuple[Callable[[], ShapeProgram | None], int, int]  # program, contexts, changes of arenas at `remember`
 _NOTHING: _Recorded = (lambda: None, 0, 0)

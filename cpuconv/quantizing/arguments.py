@@ -16,7 +16,7 @@ from cpuconv.network.ports import Port
 from cpuconv.network.sizes.specialise import bound_inputs
 from cpuconv.quantizing.calibrating import Form
 from cpuconv.quantizing.choosing import ASKED
-from cpuconv.quantizing.graphs.quantizable import QuantizableLayer
+from cpuconv.quantizing.graphs.attention import Quantizable
 from cpuconv.quantizing.ranges import METHODS
 
 TYPES = {"uint8": np.dtype(np.uint8), "int8": np.dtype(np.int8)}
@@ -96,12 +96,14 @@ def ports(graph: Graph, sizes: Mapping[str, Sequence[int]]) -> tuple[Port, ...]:
     return tuple(Port(name, value.shape, value.dtype) for name, value in bound_inputs(graph, sizes).items())
 
 
-def kept(graph: Graph, layers: Sequence[QuantizableLayer], given: Sequence[str]) -> dict[str, str]:
+def kept(graph: Graph, layers: Sequence[Quantizable], given: Sequence[str]) -> dict[str, str]:
     """Check the names of layers that stay float32; return them with the reason."""
     if isinstance(given, str) or not isinstance(given, Iterable) or not all(isinstance(name, str) for name in given):
         raise ArgumentTypeError(must("keep", "a sequence of names", repr(given)))
     if not layers:
-        raise SourceError(f"{graph.name} has no convolution, Gemm or MatMul with constant float32 weights.")
+        raise SourceError(
+            f"{graph.name} has no convolution, Gemm or MatMul with constant float32 weights, and no attention."
+        )
     names = {layer.name for layer in layers}
     for name in given:
         if name not in names:

@@ -18,6 +18,8 @@ import numpy as np
 from cpuconv.graph.ir import Graph, Node, trimmed
 from cpuconv.graph.ops import TABLE
 from cpuconv.quantizing.data.samples import Feed
+from cpuconv.quantizing.graphs.attention import QuantizableAttention
+from cpuconv.quantizing.graphs.building import Names, quantized_attention
 from cpuconv.quantizing.graphs.plan import Plan
 from cpuconv.quantizing.graphs.quantizable import QuantizableLayer
 from cpuconv.quantizing.observing import Step, ready
@@ -52,30 +54,29 @@ def measure_layers(
     correct: bool,
 ) -> LayerEffects:
     """Measure the error of each layer of the plan in int8; with `correct`, also correct the biases."""
-    outputs = [layer.node.outputs[0] for layer in plan.layers]
-    model = ready(_with_twins(graph, plan, scales, weights), threads, [*outputs, *(_TWIN + name for name in outputs)])
-    sums = {layer.node.outputs[0]: np.zeros(layer.outputs) for layer in plan.layers}
-    squares = {name: np.zeros(2) for name in outputs}  # sums of squares of differences and of values
-    counts = dict.fromkeys(outputs, 0)
+    layers = {layer.node.outputs[0]: layer for layer in plan.layers}
+    model = ready(_with_twins(graph, plan, scales, weights), threads, [*layers, *(_TWIN + name for name in layers)])
+    weighted = {name: each for name, each in layers.items() if isinstance(each, QuantizableLayer) and each.has_bias}
+    correctable = weighted if correct else {}
+    sums = {name: np.zeros(layer.outputs) for name, layer in correctable.items()}
+    squares = {name: np.zeros(2) for name in layers}  # sums of squares of differences and of values
+    counts = dict.fromkeys(correctable, 0)
     for feed in samples:
         results = model.run(feed)
-        for layer in plan.layers:
-            name = layer.node.outputs[0]
+        for name in layers:
             exact, wrong = results[name], results[_TWIN + name] - results[name]
-            others = tuple(axis for axis in range(exact.ndim) if axis != layer.channels % exact.ndim)
-            sums[name] += wrong.sum(others, dtype=np.float64)
             squares[name] += [np.square(each, dtype=np.float64).sum() for each in (wrong, exact)]
-            counts[name] += exact.size // len(sums[name])
+            if name in correctable:
+                channels = correctable[name].channels % exact.ndim
+                sums[name] += wrong.sum(tuple(axis for axis in range(exact.ndim) if axis != channels), dtype=np.float64)
+                counts[name] += exact.size // len(sums[name])
         step()
-    biases, errors = {}, {}
-    for layer in plan.layers:
-        name = layer.node.outputs[0]
+    biases = {}
+    for name, layer in correctable.items():
         mean = sums[name] / max(counts[name], 1)
-        wrong, whole = squares[name]
-        if correct and layer.node.op != "MatMul":
-            biases[name] = (_bias(layer) - mean).astype(np.float32)
-            wrong -= np.square(mean).sum() * counts[name]
-        errors[name] = math.sqrt(max(wrong, 0) / whole) if whole else 0.0
+        biases[name] = (_bias(layer) - mean).astype(np.float32)
+        squares[name][0] -= np.square(mean).sum() * counts[name]
+    errors = {name: math.sqrt(max(wrong, 0) / whole) if whole else 0.0 for name, (wrong, whole) in squares.items()}
     return LayerEffects(biases, errors)
 
 
@@ -85,20 +86,24 @@ def _bias(layer: QuantizableLayer) -> np.ndarray:
 
 def _with_twins(graph: Graph, plan: Plan, scales: Mapping[str, Scale], weights: Mapping[str, Weights]) -> Graph:
     """Add a second layer next to each layer of the plan, with the quantised input and weights, dequantised."""
-    nodes: list[Node] = []
-    constants: dict[str, np.ndarray] = {}
+    names, nodes = Names(graph), list[Node]()
     rounded: dict[str, str] = {}
+    given: dict[str, tuple[str, Scale]] = {}
     for layer in plan.layers:
+        for x in layer.inputs:
+            if x not in rounded:
+                scale = scales[plan.roots[x]]
+                numbers = names.numbers(scale, x)
+                whole, rounded[x] = names.fresh(f"{x}.quantized"), names.fresh(f"{x}.dequantized")
+                given[x] = whole, scale
+                nodes.append(TABLE["QuantizeLinear"].node((x, *numbers), (whole,)))
+                nodes.append(TABLE["DequantizeLinear"].node((whole, *numbers), (rounded[x],)))
+        if isinstance(layer, QuantizableAttention):
+            twins = {name: _TWIN + name for each in layer.written for name in each.outputs}
+            nodes += [each.reads(twins).writes(twins) for each in quantized_attention(names, layer, given, scales)]
+            continue
         node, (name, *_) = layer.node, layer.node.outputs
         x, weight, *rest = node.inputs
-        if x not in rounded:
-            scale = scales[plan.roots[x]]
-            numbers = {f"{_TWIN}{x}.scale": np.asarray(scale.scale), f"{_TWIN}{x}.zero": np.asarray(scale.zero)}
-            constants |= numbers
-            whole, rounded[x] = f"{_TWIN}{x}.quantized", f"{_TWIN}{x}.dequantized"
-            nodes.append(TABLE["QuantizeLinear"].node((x, *numbers), (whole,)))
-            nodes.append(TABLE["DequantizeLinear"].node((whole, *numbers), (rounded[x],)))
-        twin = f"{_TWIN}{name}.weight"
-        constants[twin] = weights[name].dequantized.astype(np.float32)
+        twin = names.constant(weights[name].dequantized.astype(np.float32), f"{_TWIN}{name}.weight")
         nodes.append(replace(node, inputs=trimmed((rounded[x], twin, *rest)), outputs=(_TWIN + name,)))
-    return replace(graph, nodes=(*graph.nodes, *nodes), constants={**graph.constants, **constants})
+    return replace(graph, nodes=(*graph.nodes, *nodes), constants={**graph.constants, **names.constants})

@@ -13,10 +13,11 @@ from cpuconv.kernels.binding.processor import Processor
 from cpuconv.quantizing.bias_correction import measure_layers
 from cpuconv.quantizing.data.samples import Samples
 from cpuconv.quantizing.graphs.assignment import Assignment, Assignments
+from cpuconv.quantizing.graphs.attention import Quantizable, quantizable
 from cpuconv.quantizing.graphs.building import insert_quantization
 from cpuconv.quantizing.graphs.plan import Plan, plan_of
 from cpuconv.quantizing.graphs.preparing import Prepared
-from cpuconv.quantizing.graphs.quantizable import QuantizableLayer, layers_of
+from cpuconv.quantizing.graphs.quantizable import QuantizableLayer
 from cpuconv.quantizing.observing import counted, ends_of, ready
 from cpuconv.quantizing.ranges import Range, range_of
 from cpuconv.quantizing.scales import Scale, Weights, scale_of, weights_of
@@ -68,7 +69,7 @@ class Calibration:
 
     Attributes
     ----------
-    layers : tuple of QuantizableLayer
+    layers : tuple of Quantizable
     errors : dict of str to float
         Output error of each layer alone, by the name of its output.
     """
@@ -79,14 +80,15 @@ class Calibration:
         self.graph, self.known = prepared
         self.samples, self.form, self.threads, self.progress = samples, form, threads, progress
         self._correct = correct
-        self.layers = layers_of(self.graph)
+        self.layers = quantizable(self.graph, self.known)
         self._ranges: dict[str, Range] = {}
         self._biases: dict[str, np.ndarray] = {}
         self._known: dict[tuple[str, str], Weights] = {}  # by the layer's output and the root of its input's scale
         self._assignments = Assignments(
             self.graph, self.known, self.layers, form.fuse_adds, Processor(current(), threads)
         )
-        self._observe(self._assignments.tensors)
+        inner = (name for layer in self.layers for name in layer.inner)
+        self._observe((*self._assignments.tensors, *inner))
         plan = self.plan(self.layers)
         scales = self._scales(plan)
         weights = self._weights(plan, scales)
@@ -100,7 +102,7 @@ class Calibration:
         prepared = Prepared(self.graph, self.known)
         return Calibration(prepared, self.samples.half(first), self.form, self.threads, self.progress, self._correct)
 
-    def plan(self, layers: Collection[QuantizableLayer]) -> Plan:
+    def plan(self, layers: Collection[Quantizable]) -> Plan:
         """Plan the quantisation of these layers."""
         return plan_of(self.graph, self.fastest_assignment({layer.name: 0.0 for layer in layers}, forced=True))
 
@@ -110,7 +112,7 @@ class Calibration:
         """Select the fastest assignment of int8 to tensors and layers (`Assignments.fastest`)."""
         return self._assignments.fastest(prices, forced=forced, free=free)
 
-    def built(self, layers: Collection[QuantizableLayer]) -> Graph:
+    def built(self, layers: Collection[Quantizable]) -> Graph:
         """Build the network in which these layers are int8."""
         plan = self.plan(layers)
         scales = self._scales(plan)
@@ -129,7 +131,8 @@ class Calibration:
         return step
 
     def _scales(self, plan: Plan) -> dict[str, Scale]:
-        return {root: scale_of(*self._ranges[root], self.form.dtype) for root in set(plan.roots.values())}
+        names = {*plan.roots.values(), *(name for layer in plan.layers for name in layer.inner)}
+        return {name: scale_of(*self._ranges[name], self.form.dtype) for name in names}
 
     def _observe(self, names: Sequence[str]) -> None:
         """Determine the ranges of tensors."""
@@ -151,7 +154,8 @@ class Calibration:
             self._ranges[name] = low, high
 
     def _weights(self, plan: Plan, scales: dict[str, Scale]) -> dict[str, Weights]:
-        return {layer.node.outputs[0]: self._weights_of(layer, plan, scales) for layer in plan.layers}
+        layers = (layer for layer in plan.layers if isinstance(layer, QuantizableLayer))
+        return {layer.node.outputs[0]: self._weights_of(layer, plan, scales) for layer in layers}
 
     def _weights_of(self, layer: QuantizableLayer, plan: Plan, scales: dict[str, Scale]) -> Weights:
         """Quantise the weights of one layer, cached."""

@@ -21,15 +21,15 @@ from cpuconv.network.precision.search import Rounding, Search
 from cpuconv.quantizing.calibrating import Calibration, Form, Progress
 from cpuconv.quantizing.data.samples import Feed, Samples
 from cpuconv.quantizing.errors import Judge
+from cpuconv.quantizing.graphs.attention import Quantizable, quantizable
 from cpuconv.quantizing.graphs.equalizing import equalized
 from cpuconv.quantizing.graphs.preparing import Prepared
-from cpuconv.quantizing.graphs.quantizable import QuantizableLayer, layers_of
 from cpuconv.quantizing.observing import ready
 from cpuconv.quantizing.speed import race, seconds_by_name
 
 ASKED, SLOWER, ERROR, FEW = "asked for", "bytes are not faster", "error", "few values"
 COMPARISON_SAMPLES = 16  # samples for comparing layers; the whole network is measured on all
-Whole = Callable[[Sequence[QuantizableLayer]], float]  # error of the network in which these layers are int8
+Whole = Callable[[Sequence[Quantizable]], float]  # error of the network in which these layers are int8
 VALUES = 1000  # minimum number of values of a layer's input: with fewer, unseen values exceed the range too often
 _MIN_SAVED = 1e-7  # seconds
 _GAIN = 1.0  # required ratio: the network without must be faster, at the upper confidence limit
@@ -65,7 +65,7 @@ class Choice:
             return dict.fromkeys(names, -1.0)
         return {name: self.measured_extra(name) or 0.0 for name in names}
 
-    def cost(self, layer: QuantizableLayer) -> float:
+    def cost(self, layer: Quantizable) -> float:
         """Cost of an int8 layer: its squared error per second that it saves.
 
         Errors are squared because those of independent layers add up in squares.
@@ -77,7 +77,7 @@ class Choice:
         both = name in self.float32_seconds and name in self.int8_seconds
         return self.int8_seconds[name] - self.float32_seconds[name] if both else None
 
-    def int8_layers(self, made: Calibration) -> list[QuantizableLayer]:
+    def int8_layers(self, made: Calibration) -> list[Quantizable]:
         """Layers that are int8."""
         return [layer for layer in made.layers if layer.name not in self.kept]
 
@@ -92,7 +92,7 @@ class Int8Mixtures:
     def __init__(
         self,
         made: Calibration,
-        layers: Sequence[QuantizableLayer],
+        layers: Sequence[Quantizable],
         choice: Choice,
         whole: Whole,
     ) -> None:
@@ -122,17 +122,20 @@ class Int8Mixtures:
         """Measured error of the whole network."""
         return self._whole([self._layers[at] for at in sorted(rounding)]) if rounding else 0.0
 
-    def numbers(self, layers: Iterable[QuantizableLayer]) -> Rounding:
+    def numbers(self, layers: Iterable[Quantizable]) -> Rounding:
         """Indices of these layers."""
         names = {layer.name for layer in layers}
         return Rounding(at for at, name in enumerate(self._names) if name in names)
 
 
 def layers_with_few_values(network: Prepared, samples: int) -> dict[str, str]:
-    """Layers whose inputs have too few values on so many samples of the first sample's sizes."""
-    shapes = {layer.name: network.known[layer.node.inputs[0]].shape or () for layer in layers_of(network.graph)}
-    sizes = {name: math.prod(size for size in shape if isinstance(size, int)) for name, shape in shapes.items()}
-    return {name: FEW for name, size in sizes.items() if size * samples < VALUES}
+    """Layers with an input of too few values on so many samples of the first sample's sizes."""
+
+    def size(name: str) -> int:
+        return math.prod(size for size in network.known[name].shape or () if isinstance(size, int))
+
+    layers = quantizable(*network)
+    return {layer.name: FEW for layer in layers if min(map(size, layer.inputs)) * samples < VALUES}
 
 
 def calibrated(
@@ -193,7 +196,7 @@ def exclude_slower(made: Calibration, choice: Choice, feed: Feed, precision: str
 
 
 def errors_alone(
-    made: Calibration, judge: Judge, layers: Sequence[QuantizableLayer], tolerance: float = math.inf
+    made: Calibration, judge: Judge, layers: Sequence[Quantizable], tolerance: float = math.inf
 ) -> dict[str, float]:
     """Measure the network's error with each of these layers as the only int8 layer; return it by name.
 

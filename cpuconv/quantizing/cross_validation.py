@@ -13,7 +13,7 @@ from functools import partial
 
 from cpuconv.quantizing.calibrating import Calibration
 from cpuconv.quantizing.errors import Judge, Measure
-from cpuconv.quantizing.graphs.quantizable import QuantizableLayer
+from cpuconv.quantizing.graphs.attention import Quantizable
 
 MANY = 33  # minimum number of samples for judging only the final network
 _WHOLE = "measuring the error"  # progress step: error of the whole network
@@ -51,7 +51,7 @@ class CrossValidation:
         self._made, self._judge, self._measure, self._tolerance = made, judge, measure, tolerance
         self.halves = tuple(map(made.of_half, (0, 1))) if _in_halves(len(judge.samples)) else ()
 
-    def error(self, layers: Sequence[QuantizableLayer]) -> float:
+    def error(self, layers: Sequence[Quantizable]) -> float:
         """Maximum of the errors on all samples and on held-out samples; only the first if it exceeds the tolerance.
 
         For probabilities, it is at least the error of low-margin inputs (`undecided`).
@@ -63,7 +63,7 @@ class CrossValidation:
             error = max(error, self._error(layers, held_out))
         return error
 
-    def _error(self, layers: Sequence[QuantizableLayer], judged: Sequence[tuple[Calibration, slice]]) -> float:
+    def _error(self, layers: Sequence[Quantizable], judged: Sequence[tuple[Calibration, slice]]) -> float:
         """Error of networks on some of the samples each, taken together; far above the tolerance, of the first ones."""
         measure, undecided, step = self._measure(), self._judge.undecided(), self._made.steps(_WHOLE, 1)
         exceeded = partial(measure.exceeds, self._tolerance)

@@ -25,9 +25,10 @@ from cpuconv.quantizing.cross_validation import CrossValidation, calibration_sam
 from cpuconv.quantizing.data.images import ImageForm
 from cpuconv.quantizing.data.samples import Feed, samples_of
 from cpuconv.quantizing.errors import Judge, Metric, bounded_measure_of, measure_of
+from cpuconv.quantizing.graphs.attention import quantizable
 from cpuconv.quantizing.graphs.biases import reshape_biases
 from cpuconv.quantizing.graphs.preparing import prepared
-from cpuconv.quantizing.graphs.quantizable import layers_of
+from cpuconv.quantizing.graphs.quantizable import QuantizableLayer
 from cpuconv.quantizing.graphs.writing import check_writable, write_model
 from cpuconv.quantizing.observing import ready
 from cpuconv.quantizing.report import FLOAT32, INT8, Layer, Quantized, Reached
@@ -71,7 +72,7 @@ def quantize(
     """Quantise a float32 network to int8 and write it as an ONNX file with QuantizeLinear and DequantizeLinear.
 
     Weights become int8 with one scale per output channel, and biases int32. Activations become int8 or uint8 with one
-    scale per tensor, calibrated on the samples.
+    scale per tensor, calibrated on the samples; so do the operands and weights of attention.
 
     Parameters
     ----------
@@ -174,12 +175,12 @@ def quantize(
     samples = samples_of(data, ports, ImageForm(mean, std, image))
     feed = next(iter(samples))
     network = prepared(graph, {name: array.shape for name, array in feed.items()})
-    quantizable = layers_of(network.graph)
-    check_writable(network.graph, {layer.node.inputs[1] for layer in quantizable})
-    choice = Choice(arguments.kept(network.graph, quantizable, keep))
+    possible = quantizable(*network)
+    check_writable(network.graph, {layer.node.inputs[1] for layer in possible if isinstance(layer, QuantizableLayer)})
+    choice = Choice(arguments.kept(network.graph, possible, keep))
     if limit is not None:
         little = layers_with_few_values(network, calibration_sample_count(len(samples)))
-        if any(layer.name not in choice.kept | little for layer in quantizable):
+        if any(layer.name not in choice.kept | little for layer in possible):
             choice.kept = little | choice.kept
     told_of_limit = limit is not None and metric is None
     judge = Judge(network.graph, samples, workers, measure_of(metric), probabilities=told_of_limit)
@@ -236,7 +237,7 @@ def _written(
     rows = tuple(
         Layer(
             name=(name := layer.name),
-            op=layer.node.op,
+            op=layer.op,
             precision=FLOAT32 if name in choice.kept else INT8,
             why=choice.kept.get(name, ""),
             error=made.errors[layer.node.outputs[0]],

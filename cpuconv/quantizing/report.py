@@ -27,7 +27,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Layer:
-    """A convolution or matrix multiplication with constant weights.
+    """A convolution or matrix multiplication with constant weights, or an attention.
 
     Attributes
     ----------

@@ -129,7 +129,7 @@ def flattened(reader: Reader, node: Node) -> list[Node]:
         Node("Flatten", (x,), (flat,), {"axis": axis}, node.origin),
         Node(node.op, (flat,), (soft,), {"axis": -1}, node.origin),
         Node("Shape", (x,), (shape,), {}, node.origin),
-        Node("Reshape", (soft, shape), (y,), {}, node.origin),
+        Node("Reshape", (soft, shape), (y,), {"allowzero": 1}, node.origin),
     ]
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -10,8 +13,10 @@ import cpuconv
 from cpuconv.graph.ir import Graph, Value
 from cpuconv.graph.ops import TABLE
 from cpuconv.network.interpret import interpret
+from cpuconv.network.sizes.specialise import specialise
 from cpuconv.quantizing.graphs import plain
 from cpuconv.quantizing.graphs.quantizable import layer_of, layers_of
+from cpuconv.reading.onnx_reader import read
 from support.graph.draws import GENERATORS, numbers
 from support.graph.floats import check_int8_layers, with_weights
 from support.graphs import parse
@@ -110,3 +115,18 @@ def test_all_become_layers_that_compute_with_integers(tmp_path):
     made = cpuconv.quantize(source, samples, output=tmp_path / "q.onnx", threads=1, refuse_slower=False)
     assert len(made.layers) == 7 and not made.kept
     check_int8_layers(source, tmp_path / "q.onnx", samples[0])
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, -1])
+def test_a_softmax_of_the_last_axis_has_no_flatten(axis):
+    text = f"g (float[N,3,M] x) => (float[N,3,M] y) {{ a = Relu(x) y = Softmax<axis={axis}>(a) }}"
+    graph = read(parse(text, 11))
+    assert (len(graph.nodes) == 2) == (axis == -1)  # the rank of a is unknown
+    known = {name: Value((None,) * 3, np.dtype(np.float32)) for name in "ay"}
+    made = plain.run(replace(graph, values={**graph.values, **known}))
+    assert [node.op for node in made.live().nodes] == ["Relu", "Softmax"] or axis in (0, 1)
+    for shape in ((2, 3, 5), (0, 3, 5), (2, 3, 0)):  # empty tensors as well
+        feed = {"x": np.random.default_rng(0).standard_normal(shape).astype(np.float32)}
+        (before,), (after,) = (interpret(specialise(each, {"x": shape}), feed).values() for each in (graph, made))
+        assert before.shape == shape
+        np.testing.assert_array_equal(before, after)

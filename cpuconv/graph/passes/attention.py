@@ -7,7 +7,7 @@ zero for weights that are NaN, or for rows without visible keys  the same, with 
 v softmax(...)ᵀ, with heads as planes of channels                the same, whose result is transposed
 a mask added to a Reshape of scores that splits the first axis   the same, of operands with a split first axis
 the same of quantised operands and weights, with scores and      QuantizedAttention
-sums with two masks that are quantised as well, or float32
+sums with two masks that are quantised as well, or all float32
 Transpose of a result                                            `perm` of the node that computes it
 ===============================================================  ====================================================
 
@@ -80,8 +80,8 @@ def _attention(maker: Maker, found: Found) -> bool:
         if [*(turned["perm"] or range(rank)[::-1])] != perm or len(shape_of(graph, operands[2])) != rank:
             return False
         operands[2] = maker.node("Transpose", operands[2], part="values", perm=perm)
-    operands[0], q_scale = _without_factor(graph, operands[0])
-    operands[1], k_scale = _without_factor(graph, operands[1])
+    operands[0], q_scale = without_factor(graph, operands[0])
+    operands[1], k_scale = without_factor(graph, operands[1])
     scale = found.numbers.get("factor", 1.0) / found.numbers.get("divisor", 1.0) * q_scale * k_scale
     shapes = [shape_of(graph, names[name]) for name in "qkv"]
     if "factors" in names:
@@ -167,6 +167,8 @@ def _quantised(maker: Maker, found: Found) -> bool:
         return False
     if any(graph.value(each).dtype != FLOAT32 or shape_of(graph, each)[-1:] != shape[-1:] for each in masks):
         return False
+    if "split" not in names and broadcast_shapes(shape, *(shape_of(graph, each) for each in masks)) != shape:
+        return False
     read, stages = [_numbers(softmax, "x")], [_numbers(first, "y")]
     for node in reversed(between):  # DequantizeLinear, then QuantizeLinear
         known = scaled(graph, node, node.op)
@@ -175,6 +177,7 @@ def _quantised(maker: Maker, found: Found) -> bool:
         (stages if node.op == "QuantizeLinear" else read).append((float(known.scale[0]), int(known.zero[0])))
     weights = _numbers(softmax, "y")
     if first["y"] == FLOAT32:
+        masks = _masks(maker, found)
         read, stages = (each * (1 + len(masks)) for each in (read, stages))
     if read[1:] + read[:1] != stages or weights != _numbers(last, "a") or softmax["y"] not in INT8_DTYPES:
         return False
@@ -188,8 +191,6 @@ def _quantised(maker: Maker, found: Found) -> bool:
             return False
         maker.reshape(maker.node(_INTEGERS, *operands, *masks, part="split", **made), shape_of(graph, maker.output))
         return True
-    if broadcast_shapes(shape, *(shape_of(graph, each) for each in masks)) != shape:
-        return False
     maker.node(_INTEGERS, *operands, *masks, **made)
     return True
 
@@ -199,7 +200,7 @@ def _numbers(node: Node, name: str) -> tuple[float, int]:
     return float(node[f"{name}_scale"] or 1), int(node[f"{name}_zero_point"])
 
 
-def _without_factor(graph: Graph, name: str) -> tuple[str, float]:
+def without_factor(graph: Graph, name: str) -> tuple[str, float]:
     """The value that constant numbers, none of them 0, multiply or divide to `name`, and their product."""
     scale = 1.0
     while (node := graph.producer(name)) is not None and node.op in ("Mul", "Div") and node.semantics is None:
@@ -254,9 +255,9 @@ def _after(scores: Pattern, added: Pattern, number: int) -> Pattern:
 def _integers() -> Pattern:
     """Pattern of quantised attention."""
     products = Product(q, k)
-    biased = _after(products, bias, 0)
-    apart = Reshape(_after(Reshape(biased | products, split), mask, 1), merged)
-    return Product(Weights(apart | _after(biased, mask, 1) | biased | products + bias | products), v)
+    biased, plain = _after(products, bias, 0), products + bias | products
+    apart = Reshape(_after(Reshape(biased | products, split), mask, 1) | Reshape(plain, split) + mask, merged)
+    return Product(Weights(apart | _after(biased, mask, 1) | biased | plain + mask | plain), v)
 
 
 _joined, _apart = _weights()

@@ -239,13 +239,13 @@ class Formula:
 
     def _rule(self, graph: Graph, node: Node) -> Rewrite | None:
         for found in self.pattern.matches(graph, node.outputs[0], Found()):
-            if not self.alone or _is_alone(graph, node, found.nodes):
+            if not self.alone or is_alone(graph, node, found.nodes):
                 maker = Maker(graph, *(reversed(found.nodes) if self.alone else [node]), origin=node.origin)
                 return maker.done() if self.make(maker, found) else None
         return None
 
 
-def _is_alone(graph: Graph, root: Node, nodes: Sequence[Node]) -> bool:
+def is_alone(graph: Graph, root: Node, nodes: Sequence[Node]) -> bool:
     """Whether no other node reads a value of these nodes, except for the result of `root`."""
     inside = {id(node) for node in nodes}
     inner = [name for node in nodes if node is not root for name in node.outputs if name]

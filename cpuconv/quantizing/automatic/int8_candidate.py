@@ -37,8 +37,8 @@ from cpuconv.quantizing.choosing import (
 from cpuconv.quantizing.cross_validation import CrossValidation
 from cpuconv.quantizing.data.samples import Feed, Samples
 from cpuconv.quantizing.errors import Bounded, Judge, Worst
+from cpuconv.quantizing.graphs.attention import quantizable
 from cpuconv.quantizing.graphs.preparing import prepared
-from cpuconv.quantizing.graphs.quantizable import layers_of
 from cpuconv.quantizing.observing import ready
 from cpuconv.quantizing.speed import race
 
@@ -124,8 +124,9 @@ def int8_candidate(
         warnings.simplefilter("ignore", CpuconvWarning)  # warned about at compilation
         network = prepared(graph, {name: array.shape for name, array in feeds[0].items()})
     few = len(feeds) // 2
-    choice = Choice(arguments.kept(network.graph, layers_of(network.graph), ()) | layers_with_few_values(network, few))
-    if len(choice.kept) == len(layers_of(network.graph)):
+    layers = quantizable(*network)
+    choice = Choice(arguments.kept(network.graph, layers, ()) | layers_with_few_values(network, few))
+    if len(choice.kept) == len(layers):
         raise SourceError(f"no layer reads {VALUES} values on {few} samples")
     ports = tuple(Port(name, graph.value(name).shape, array.dtype) for name, array in feeds[0].items())
     form = Form(full_range=not _prefers_reduced_range(), fuse_adds=True, margin=True)

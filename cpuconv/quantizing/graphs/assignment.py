@@ -20,7 +20,7 @@ from cpuconv.graph.ops import traits_of
 from cpuconv.graph.ops.traits import Int8, Movement
 from cpuconv.graph.passes.rewriting import sole_reader
 from cpuconv.kernels.binding.processor import Processor
-from cpuconv.quantizing.graphs.quantizable import QuantizableLayer
+from cpuconv.quantizing.graphs.attention import Quantizable
 from cpuconv.quantizing.graphs.units import Unit, Units, in_epilogues, is_network_output
 
 _FLOAT32, _INT8 = 4, 1  # bytes per element
@@ -56,7 +56,7 @@ class Assignment:
 
     Attributes
     ----------
-    layers : tuple of QuantizableLayer
+    layers : tuple of Quantizable
         Int8 layers.
     tensors : tuple of str
         Tensors that exist as int8.
@@ -68,7 +68,7 @@ class Assignment:
         Total modelled cost.
     """
 
-    layers: tuple[QuantizableLayer, ...] = ()
+    layers: tuple[Quantizable, ...] = ()
     tensors: tuple[str, ...] = ()
     readers: frozenset[int] = frozenset()
     written: frozenset[str] = frozenset()
@@ -89,7 +89,7 @@ class Assignments:
         Result of `prepared`.
     known : mapping of str to Value
         Dtypes and sizes of its values.
-    layers : collection of QuantizableLayer
+    layers : collection of Quantizable
         Layers that may be int8.
     fuse_adds : bool
         Whether int8 convolutions give float32 if that is faster, and fuse a following addition. False: their results
@@ -102,7 +102,7 @@ class Assignments:
         self,
         graph: Graph,
         known: Mapping[str, Value],
-        layers: Collection[QuantizableLayer],
+        layers: Collection[Quantizable],
         fuse_adds: bool,
         processor: Processor,
     ) -> None:
@@ -245,8 +245,8 @@ class Assignments:
 
 def _asked(unit: Unit, candidate: _Candidate, name: str) -> set[bool]:
     """Types in which a unit reads a tensor (True: int8); the addend of a float32 result is float32."""
-    added = candidate.writes or unit.layer is None
-    return {candidate.reads and (at == 0 or added) for at, each in enumerate(unit.inputs) if each == name}
+    read = len(unit.inputs) if candidate.writes else unit.data
+    return {candidate.reads and at < read for at, each in enumerate(unit.inputs) if each == name}
 
 
 def _allowed(pairs: Sequence[Sequence[bool]]) -> np.ndarray:

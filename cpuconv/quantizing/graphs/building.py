@@ -11,6 +11,7 @@ import numpy as np
 from cpuconv.graph.ir import Graph, Node, trimmed
 from cpuconv.graph.ops import TABLE
 from cpuconv.graph.passes.rewriting import operand, scalar
+from cpuconv.quantizing.graphs.attention import QuantizableAttention
 from cpuconv.quantizing.graphs.plan import Plan
 from cpuconv.quantizing.graphs.quantizable import QuantizableLayer
 from cpuconv.quantizing.graphs.units import clamp_behind
@@ -39,6 +40,12 @@ class Names:
         self.constants[name] = array
         return name
 
+    def numbers(self, scale: Scale, hint: str) -> tuple[str, str]:
+        """Add a scale and its zero point as constants and return their names."""
+        kinds = {"scale": scale.scale, "zero": scale.zero}
+        scaled, zero = (self.constant(np.asarray(number), f"{hint}.{kind}") for kind, number in kinds.items())
+        return scaled, zero
+
     def _fits(self, name: str, array: np.ndarray) -> bool:
         known = self.constants.get(name)
         return name not in self._taken if known is None else known.dtype == array.dtype and np.array_equal(known, array)
@@ -53,34 +60,36 @@ def insert_quantization(graph: Graph, plan: Plan, scales: Mapping[str, Scale], w
         Result of `prepared`.
     plan : Plan
     scales : mapping of str to Scale
-        Scale of every root of the plan.
+        Scale of every root of the plan, and of the inner tensors of its layers.
     weights : mapping of str to Weights
         Weights of every layer of the plan, by the name of its output.
     """
     names = Names(graph)
     read = {name: names.fresh(f"{name}.dequantized") for name in plan.roots}
     written = {name: read[name] for name in plan.written}
+    whole = {name: names.fresh(f"{name}.quantized") for name in plan.roots}
     behind: dict[str, list[Node]] = {}
     for name, root in plan.roots.items():
-        scale = scales[root]
-        numbers = (
-            names.constant(np.asarray(scale.scale), f"{root}.scale"),
-            names.constant(np.asarray(scale.zero), f"{root}.zero"),
-        )
-        whole = names.fresh(f"{name}.quantized")
+        numbers = names.numbers(scales[root], root)
         behind[name] = [
-            TABLE["QuantizeLinear"].node((name, *numbers), (whole,)),
-            TABLE["DequantizeLinear"].node((whole, *numbers), (read[name],)),
+            TABLE["QuantizeLinear"].node((name, *numbers), (whole[name],)),
+            TABLE["DequantizeLinear"].node((whole[name], *numbers), (read[name],)),
         ]
     layers = {id(layer.node): layer for layer in plan.layers}
     dropped = _redundant_clamps(graph, plan, scales)
+    dropped |= {id(node) for layer in plan.layers for node in layer.nodes[:-1]}
     nodes: list[Node] = [node for name in graph.inputs for node in behind.get(name, ())]
     for node in graph.nodes:
         if id(node) in dropped:
             continue
         made = node if node.semantics is not None else node.reads(read if id(node) in plan.readers else written)
-        if id(node) in layers:
-            before, made = _dequantized(names, made, layers[id(node)], weights[node.outputs[0]])
+        layer = layers.get(id(node))
+        if isinstance(layer, QuantizableAttention):
+            given = {name: (whole[name], scales[plan.roots[name]]) for name in layer.inputs}
+            *before, made = (each.reads(written) for each in quantized_attention(names, layer, given, scales))
+            nodes += before
+        elif layer is not None:
+            before, made = _dequantized(names, made, layer, weights[node.outputs[0]])
             nodes += before
         clamp = clamp_behind(graph, node.outputs[0]) if node.outputs else None
         if clamp is not None and id(clamp) in dropped:
@@ -109,6 +118,40 @@ def _dequantized(names: Names, node: Node, layer: QuantizableLayer, weights: Wei
         nodes.append(TABLE["DequantizeLinear"].node(tuple(stored), (output,), axis=axis))
         inputs.append(output)
     return nodes, replace(node, inputs=trimmed(inputs))
+
+
+def quantized_attention(
+    names: Names, layer: QuantizableAttention, given: Mapping[str, tuple[str, Scale]], scales: Mapping[str, Scale]
+) -> list[Node]:
+    """Make the nodes of an attention of int8 operands and weights; the last one computes the result.
+
+    Parameters
+    ----------
+    names : Names
+    layer : QuantizableAttention
+    given : mapping of str to (str, Scale)
+        Quantised tensor, and its scale, of each input.
+    scales : mapping of str to Scale
+        Scale of the weights of the values, by name.
+    """
+    nodes, read = [], []
+    for name, factor in zip(layer.inputs, layer.factors, strict=True):
+        tensor, scale = given[name]
+        numbers = names.numbers(scale._replace(scale=np.float32(scale.scale * factor)), name)
+        read.append(names.fresh(f"{name}.dequantized"))
+        nodes.append(TABLE["DequantizeLinear"].node((tensor, *numbers), (read[-1],)))
+    product, *rest, last = layer.written
+    (weights,) = layer.inner
+    numbers = names.numbers(scales[weights], weights)
+    whole, rounded = (names.fresh(f"{weights}.{kind}") for kind in ("quantized", "dequantized"))
+    return [
+        *nodes,
+        replace(product, inputs=tuple(read[:2])),
+        *rest,
+        TABLE["QuantizeLinear"].node((weights, *numbers), (whole,)),
+        TABLE["DequantizeLinear"].node((whole, *numbers), (rounded,)),
+        replace(last, inputs=(rounded, read[2])),
+    ]
 
 
 def _redundant_clamps(graph: Graph, plan: Plan, scales: Mapping[str, Scale]) -> set[int]:

@@ -2,8 +2,8 @@
 
 Patterns: For Gemm with constant weights, alpha is folded into the weights and beta into a constant bias, in float64
 with one rounding; a transposed A becomes a Transpose. For MatMul with a constant matrix, leading axes of size 1 are
-removed. A bias of a convolution or Gemm that is not constant, or that differs between rows, becomes an Add. Results are
-equal up to rounding.
+removed. A Softmax of the last axis loses a Flatten before it. A bias of a convolution or Gemm that is not constant, or
+that differs between rows, becomes an Add. Results are equal up to rounding.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from cpuconv.graph.ir import Graph, Node
-from cpuconv.graph.passes.rewriting import Maker, Pass, Rewrite, constant, operand
+from cpuconv.graph.passes.rewriting import Maker, Pass, Rewrite, constant, instead, operand, sole_reader
 
 
 def _gemm(graph: Graph, node: Node) -> Rewrite | None:
@@ -73,4 +73,18 @@ def _convolution(graph: Graph, node: Node) -> Rewrite | None:
     return maker.done()
 
 
-run = Pass("plain", __doc__, ({"Gemm": _gemm, "MatMul": _matmul, "Conv": _convolution, "ConvTranspose": _convolution},))
+def _softmax(graph: Graph, node: Node) -> Rewrite | None:
+    """Undo the Flatten around a Softmax of the last axis, which files of opset 12 and older get for want of a rank."""
+    x, wide = node.inputs[0], graph.producer(node.inputs[1])
+    softmax, shape = graph.producer(x), graph.value(node.outputs[0]).shape
+    flat = None if softmax is None or softmax.op != "Softmax" else graph.producer(softmax.inputs[0])
+    if softmax is None or wide is None or flat is None or shape is None or (wide.op, flat.op) != ("Shape", "Flatten"):
+        return None
+    if wide.inputs != flat.inputs or (wide["start"], wide["end"]) != (0, None) or sole_reader(graph, x) is None:
+        return None
+    last = flat["axis"] in (-1, len(shape) - 1) and softmax["axis"] in (-1, 1)
+    return instead(graph, node, "Softmax", flat.inputs[0], axis=-1) if last else None
+
+
+_RULES = {"Gemm": _gemm, "MatMul": _matmul, "Conv": _convolution, "ConvTranspose": _convolution, "Reshape": _softmax}
+run = Pass("plain", __doc__, (_RULES,))

@@ -15,7 +15,7 @@ from cpuconv.graph.ops import traits_of
 from cpuconv.graph.ops.traits import Int8
 from cpuconv.graph.passes.rewriting import sole_reader
 from cpuconv.quantizing.graphs.assignment import Assignment
-from cpuconv.quantizing.graphs.quantizable import QuantizableLayer
+from cpuconv.quantizing.graphs.attention import Quantizable
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Plan:
 
     Attributes
     ----------
-    layers : tuple of QuantizableLayer
+    layers : tuple of Quantizable
         Int8 layers.
     roots : mapping of str to str
         Quantised tensors, each with the tensor whose scale it has.
@@ -34,7 +34,7 @@ class Plan:
         Tensors whose other readers read dequantised values too.
     """
 
-    layers: tuple[QuantizableLayer, ...]
+    layers: tuple[Quantizable, ...]
     roots: Mapping[str, str]
     readers: frozenset[int]
     written: frozenset[str]

@@ -1,4 +1,4 @@
-"""Quantisable layers of a network: convolutions and matrix multiplications with constant weights."""
+"""Layers with constant weights that may be int8: convolutions and matrix multiplications."""
 
 from __future__ import annotations
 
@@ -26,6 +26,31 @@ class QuantizableLayer(NamedTuple):
     bias: np.ndarray | None
     axis: int
     channels: int
+
+    @property
+    def op(self) -> str:
+        """Operator of the layer."""
+        return self.node.op
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """Nodes that compute the layer; the last one is `node`."""
+        return (self.node,)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Data inputs, which are int8 if the layer is."""
+        return self.node.inputs[:1]
+
+    @property
+    def inner(self) -> tuple[str, ...]:
+        """Tensors within the layer that are int8 if the layer is."""
+        return ()
+
+    @property
+    def has_bias(self) -> bool:
+        """Whether the node may have a bias."""
+        return self.op != "MatMul"
 
     @property
     def outputs(self) -> int:

@@ -11,7 +11,7 @@ from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.ops import traits_of
 from cpuconv.graph.ops.traits import Int8
 from cpuconv.graph.passes.rewriting import sole_reader
-from cpuconv.quantizing.graphs.quantizable import QuantizableLayer
+from cpuconv.quantizing.graphs.attention import Quantizable
 
 CLAMPS = frozenset(("Relu", "Clip"))
 _FLOAT32 = np.dtype(np.float32)
@@ -25,17 +25,22 @@ class Unit:
     ----------
     nodes : tuple of Node
         A layer or an operator between layers, then the Add and the clamp that are fused into it.
-    layer : QuantizableLayer or None
+    layer : Quantizable or None
     inputs : tuple of str
-        Inputs that may be int8: a layer's data input, then the addend.
+        Inputs that may be int8: a layer's data inputs, then the addend.
     outputs : tuple of str
         Outputs that may be int8.
     """
 
     nodes: tuple[Node, ...]
-    layer: QuantizableLayer | None
+    layer: Quantizable | None
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+
+    @property
+    def data(self) -> int:
+        """Number of inputs that are no addend."""
+        return len(self.inputs if self.layer is None else self.layer.inputs)
 
 
 class Units:
@@ -55,13 +60,13 @@ class Units:
         self._graph, self._known, self._fuse_adds = graph, known, fuse_adds
         self._places = {id(node): at for at, node in enumerate(graph.nodes)}
 
-    def of(self, layers: Mapping[int, QuantizableLayer]) -> list[Unit]:
+    def of(self, layers: Mapping[int, Quantizable]) -> list[Unit]:
         """List the units of a network with these layers, by the `id` of their nodes; in order."""
         found: list[Unit] = []
-        taken: set[int] = set()
+        taken = {id(node) for layer in layers.values() for node in layer.nodes[:-1]}
         for node in self._graph.nodes:
             layer = layers.get(id(node))
-            inputs = node.inputs[:1] if layer is not None else self._data(node)
+            inputs = layer.inputs if layer is not None else self._data(node)
             if id(node) in taken or not inputs or not all(map(self._is_data, inputs)):
                 continue
             chain, added = self._chain(node, layer is not None)

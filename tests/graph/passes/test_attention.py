@@ -142,12 +142,12 @@ def integers(q, k, v, *masks, scores=lambda x: low(x, 0.05), weights=(1 / 255, 0
     return low(low(op.Softmax(made, axis=axis), *weights) @ low(v, 0.02, 125), 0.01)
 
 
-def windows(*added):
+def windows(*added, scores=low):
     """Quantised attention of windows, with a mask for each window of an image."""
-    made = low(low(window[0], 0.02) @ low(window[1], 0.02), 0.05)
+    made = scores(low(window[0], 0.02) @ low(window[1], 0.02), 0.05)
     for each in added[1:]:
-        made = low(made + each, 0.06)
-    made = op.Reshape(low(op.Reshape(made, [2, 4, 3, 9, 9]) + added[0], 0.07), [8, 3, 9, 9])
+        made = scores(made + each, 0.06)
+    made = op.Reshape(scores(op.Reshape(made, [2, 4, 3, 9, 9]) + added[0], 0.07), [8, 3, 9, 9])
     return low(low(op.Softmax(made, axis=-1), 1 / 255, 0) @ low(window[2], 0.02), 0.01)
 
 
@@ -158,6 +158,8 @@ INTEGERS = {
     "two masks": integers(q, k, v, array(3, 9, 11), mask),
     "scores in float32": integers(q, k, v, scores=lambda x: x),
     "a mask of scores in float32": integers(q, k, v, mask, scores=lambda x: x),
+    "two masks of scores in float32": integers(q, k, v, array(3, 9, 11), mask, scores=lambda x: x),
+    "windows of scores in float32": windows(array(1, 4, 1, 9, 9), array(3, 9, 9), scores=lambda x, _: x),
     "windows": windows(array(1, 4, 1, 9, 9)),
     "windows and a bias": windows(array(1, 4, 1, 9, 9), array(3, 9, 9)),
     "heads last": op.Transpose(integers(q, k, v), perm=HEADS),
@@ -173,7 +175,7 @@ def whole(expression):
 def test_quantised(name):
     before = whole(INTEGERS[name])
     after = RUN(before)
-    kept = {"QuantizedAttention", "QuantizeLinear", "DequantizeLinear", "Reshape", "Transpose"}
+    kept = {"QuantizedAttention", "QuantizeLinear", "DequantizeLinear", "Reshape", "Transpose", "Add"}
     assert {each.op for each in after.nodes} <= kept - ({"Transpose"} if name == "heads last" else set())
     assert sum(each.op == "QuantizedAttention" for each in after.nodes) == 1
     same(before, after)
