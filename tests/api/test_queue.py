@@ -30,9 +30,8 @@ TEXT = """g (float[N,3,8,8] x) => (float[N,4,8,8] y) <float[4,3,3,3] w> {
 
 
 def proto(batch: str = "N") -> bytes:
-    made = parse(TEXT.replace("[N,", f"[{batch},"))
     weights = np.random.default_rng(1).normal(size=(4, 3, 3, 3)).astype(np.float32)
-    made.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    made = parse(TEXT.replace("[N,", f"[{batch},"), w=weights)
     return bytes(made.SerializeToString())
 
 

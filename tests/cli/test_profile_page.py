@@ -55,9 +55,7 @@ NETWORK = """g (float[1,8,20,20] x) => (float[1,1600] y) <float[16,8,3,3] w, int
 
 def network(folder: Path) -> Path:
     """A network with a node between kernels that a reference computes."""
-    model = parse(NETWORK)
-    weights = np.random.default_rng(0).normal(size=(16, 8, 3, 3)).astype(np.float32)
-    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    model = parse(NETWORK, w=np.random.default_rng(0).normal(size=(16, 8, 3, 3)).astype(np.float32))
     path = folder / "net.onnx"
     path.write_bytes(model.SerializeToString())
     return path

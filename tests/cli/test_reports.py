@@ -31,9 +31,7 @@ def model(tmp_path: Path) -> str:
         a = Conv<pads = [1, 1, 1, 1]>(x, w)
         y = Relu(a)
     }"""
-    made = parse(text)
-    weights = np.random.default_rng(0).normal(size=(16, 8, 3, 3)).astype(np.float32)
-    made.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    made = parse(text, w=np.random.default_rng(0).normal(size=(16, 8, 3, 3)).astype(np.float32))
     path.write_bytes(made.SerializeToString())
     return str(path)
 

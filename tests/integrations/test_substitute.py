@@ -43,9 +43,7 @@ class PickledSession(ort.InferenceSession):
 
 @pytest.fixture
 def model(tmp_path: Path) -> str:
-    made = parse(NETWORK)
-    weights = np.random.default_rng(1).normal(size=(4, 3, 3, 3)).astype(np.float32)
-    made.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    made = parse(NETWORK, w=np.random.default_rng(1).normal(size=(4, 3, 3, 3)).astype(np.float32))
     onnx.save(
         made, tmp_path / "net.onnx", save_as_external_data=True, all_tensors_to_one_file=True, location="net.data",
         size_threshold=0,

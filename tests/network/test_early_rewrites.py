@@ -8,7 +8,6 @@ import pytest
 onnx = pytest.importorskip("onnx")
 runtime = pytest.importorskip("onnxruntime")
 
-from onnx import numpy_helper  # noqa: E402
 
 import cpuconv  # noqa: E402
 from support.graphs import parse, runtime_session  # noqa: E402
@@ -20,10 +19,9 @@ def test_an_identity_between_a_layer_and_conversions_changes_nothing(after):
     lines = ["f = DequantizeLinear({x}, s, z)", "v = DequantizeLinear(w, t, n)", "c = Conv({f}, {v})"]
     lines.insert("xfvc".index(after), f"{names[after]} = Identity({after})")
     text = "\n".join([*lines, "y = QuantizeLinear({c}, u, z)"]).format(**names)
-    model = parse(f"g (uint8[1,8,5,6] x) => (uint8[1,4,5,6] y) {{\n{text}\n}}")
     arrays = {"w": np.random.default_rng(1).integers(-9, 10, (4, 8, 1, 1), np.int8), "n": np.int8(0), "z": np.uint8(99)}
     arrays |= {"s": np.float32(0.1), "t": np.float32(0.02), "u": np.float32(0.3)}
-    model.graph.initializer.extend(numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items())
+    model = parse(f"g (uint8[1,8,5,6] x) => (uint8[1,4,5,6] y) {{\n{text}\n}}", **arrays)
     compiled = cpuconv.compile(model, strategy="heuristic", threads=1)
     assert {each["op"] for each in compiled.explain().to_dict()["operators"]} - {"Copy"} == {"QuantizedConv"}
     x = np.random.default_rng(0).integers(0, 256, (1, 8, 5, 6), np.uint8)

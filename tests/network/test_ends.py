@@ -15,7 +15,7 @@ from cpuconv.graph.ops import TABLE  # noqa: E402
 from cpuconv.network.model import Model  # noqa: E402
 from support import oracle  # noqa: E402
 from support.graph.cases import CASES  # noqa: E402
-from support.graph.random_networks import networks  # noqa: E402
+from support.graph.random_networks import known_networks  # noqa: E402
 from support.graphs import one_node, parse  # noqa: E402
 from support.guarded import EDGES, named, only, place  # noqa: E402
 
@@ -38,7 +38,7 @@ def check(model: Model, feed: dict[str, np.ndarray], about: object) -> None:
 
 
 @settings(max_examples=30)
-@given(networks())
+@given(known_networks)
 def test_a_random_network(drawn):
     model, feed = drawn
     check(cpuconv.compile(model.SerializeToString(), threads=oracle.THREADS, strategy="heuristic"), feed, "a network")

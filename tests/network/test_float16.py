@@ -13,7 +13,7 @@ import cpuconv  # noqa: E402
 from cpuconv.conv.choice.target import has_float16_sums, narrow_precision  # noqa: E402
 from cpuconv.errors import ArgumentError  # noqa: E402
 from support.graph.random_networks import networks  # noqa: E402
-from support.graphs import parse, run  # noqa: E402
+from support.graphs import normal, parse, run  # noqa: E402
 
 TEXT = """g (float[N,40,H,9] x) => (float[N,48,H,9] y, float[N,48,1,1] z) {
     a = Conv<pads = [1, 1, 1, 1]>(x, w)
@@ -29,15 +29,8 @@ SHAPE = 1, 40, 16, 9
 NARROW = {"precision": "float16", "strategy": "heuristic", "threads": 1}
 
 
-def _model() -> onnx.ModelProto:
-    model, rng = parse(TEXT), np.random.default_rng(1)
-    for name, shape, scale in (("w", (48, 40, 3, 3), 0.05), ("v", (48, 48, 1, 1), 0.14)):
-        array = (scale * rng.standard_normal(shape)).astype(np.float32)
-        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
-    return model
-
-
-MODEL = _model()
+WEIGHTS = normal(np.random.default_rng(1), {"w": (48, 40, 3, 3), "v": (48, 48, 1, 1)})
+MODEL = parse(TEXT, w=np.float32(0.05) * WEIGHTS["w"], v=np.float32(0.14) * WEIGHTS["v"])
 needed = pytest.mark.skipif(not has_float16_sums(), reason="this CPU does not add float16")
 
 

@@ -8,7 +8,6 @@ import pytest
 onnx = pytest.importorskip("onnx")
 runtime = pytest.importorskip("onnxruntime")
 
-from onnx import numpy_helper  # noqa: E402
 
 import cpuconv  # noqa: E402
 from bench.networks import light  # noqa: E402
@@ -80,19 +79,13 @@ words (float[1,12,32] x) => (float[1,12,32] y)
 """
 
 
-def _filled(text: str, arrays: dict[str, np.ndarray]) -> onnx.ModelProto:
-    model = parse(text, 18)
-    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in arrays.items())
-    return model
-
-
 def _vision(rng: np.random.Generator) -> tuple[onnx.ModelProto, str]:
     arrays = {name: rng.normal(0, (2 / np.prod(shape[1:])) ** 0.5, shape) for name, shape in SHAPES.items()}
     arrays |= {name: rng.normal(0, 0.2, size) for name, size in OUTPUTS.items()}
     arrays |= {"zero": np.zeros(()), "six": np.full((), 6.0), "scales": np.array([1, 1, 2, 2])}
     arrays["w7"] /= 16  # chances that are neither 0 nor 1
     floats = {name: array.astype(np.float32) for name, array in arrays.items()}
-    return _filled(VISION, floats | {"pads": np.int64([0, 0, 0, 0, 0, 0, 1, 1])}), "x"
+    return parse(VISION, 18, **floats, pads=np.int64([0, 0, 0, 0, 0, 0, 1, 1])), "x"
 
 
 def _words(rng: np.random.Generator) -> tuple[onnx.ModelProto, str]:
@@ -100,7 +93,7 @@ def _words(rng: np.random.Generator) -> tuple[onnx.ModelProto, str]:
     arrays |= {"scale": rng.uniform(0.5, 2, 32), "bias": rng.normal(size=32), "quarter": np.full((), 0.25)}
     floats = {name: array.astype(np.float32) for name, array in arrays.items()}
     sizes = {"heads": np.int64([1, 12, 2, 16]), "rows": np.int64([1, 12, 32]), "axes": np.int64([-1])}
-    return _filled(WORDS, floats | sizes), "x"
+    return parse(WORDS, 18, **floats, **sizes), "x"
 
 
 def _light(rng: np.random.Generator) -> tuple[onnx.ModelProto, str]:

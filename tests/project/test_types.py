@@ -14,6 +14,15 @@ from cpuconv.api.network import HINTS
 from cpuconv.conv.choice.model import ACCURACIES, STRATEGIES
 from cpuconv.conv.choice.target import PRECISION_ALIASES, PRECISIONS
 from cpuconv.problem.activation import names, scalars_of
+from support.running.processes import ROOT
+
+STRICT = """
+# mypy: disallow-any-generics, disallow-subclassing-any, disallow-untyped-calls, disallow-untyped-defs
+# mypy: disallow-incomplete-defs, check-untyped-defs, disallow-untyped-decorators, warn-redundant-casts
+# mypy: warn-unused-ignores, warn-return-any, no-implicit-reexport, strict-equality, strict-bytes, extra-checks
+"""
+"""What `mypy --strict` sets, for one file: this project's own settings, and what mypy has cached by them, serve all
+others."""
 
 RIGHT = """
 import numpy as np
@@ -45,14 +54,12 @@ WRONG = {
 
 
 def test_a_strict_checker_refuses_misspelt_options_and_knows_results(tmp_path: Path) -> None:
-    lines = RIGHT.strip().splitlines()
+    lines = [*STRICT.strip().splitlines(), *RIGHT.strip().splitlines()]
     file = tmp_path / "program.py"
     file.write_text("\n".join([*lines, *WRONG]) + "\n")
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--ignore-missing-imports",
-         f"--cache-dir={tmp_path / 'cache'}", str(file)],
-        capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2],
-    )  # fmt: skip
+        [sys.executable, "-m", "mypy", str(file)], capture_output=True, text=True, check=False, cwd=ROOT
+    )
     found: dict[int, list[str]] = {}
     for line in done.stdout.splitlines():
         if match := re.match(r".*program\.py:(\d+): (error|note): (.*)", line):

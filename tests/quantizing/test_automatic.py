@@ -18,7 +18,7 @@ from cpuconv.network.precision.trials import Measured  # noqa: E402
 from cpuconv.quantizing.automatic import int8_candidate  # noqa: E402
 from cpuconv.quantizing.speed import Race  # noqa: E402
 from support.graph.floats import feeds, network  # noqa: E402
-from support.graphs import parse  # noqa: E402
+from support.graphs import normal, parse  # noqa: E402
 
 AUTO = {"precision": "auto", "threads": 1}
 BEYOND = 1.5  # times the tolerance, on feeds that were not seen
@@ -26,8 +26,10 @@ MODEL = network("residual")
 SAMPLES = feeds(MODEL, int8_candidate.NEEDED, batch=16)
 UNSEEN = feeds(MODEL, 8, batch=8, seed=77)
 LOOSE = 0.5
-SMALL = parse("g (float[1,3,3,3] x) => (float[1,3,3,3] y) <float[3,3,1,1] w> { y = Conv(x, w) }")
-SMALL.graph.initializer.append(onnx.numpy_helper.from_array(np.eye(3, dtype=np.float32).reshape(3, 3, 1, 1), "w"))
+SMALL = parse(
+    "g (float[1,3,3,3] x) => (float[1,3,3,3] y) <float[3,3,1,1] w> { y = Conv(x, w) }",
+    w=np.eye(3, dtype=np.float32).reshape(3, 3, 1, 1),
+)
 
 
 @pytest.fixture
@@ -180,10 +182,7 @@ NOT_FINITE = "g (float[N,4,6,6] x) => (float[N,4,6,6] y) { a = Conv(x, w) b = Lo
     ],
 )
 def test_networks_that_bytes_are_left_out_of(text, reason, alone):
-    model = parse(text)
-    if "w)" in text:
-        weight = np.random.default_rng(0).standard_normal((4, 4, 1, 1)).astype(np.float32)
-        model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    model = parse(text, **(normal(np.random.default_rng(0), {"w": (4, 4, 1, 1)}) if "w)" in text else {}))
     samples = [{"x": feed["x"][:2, :1, :6, :6].repeat(4, 1)} for feed in SAMPLES]
     made = compiled(model, samples)
     assert reason in made.precision_table().left_out["int8"]

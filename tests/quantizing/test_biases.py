@@ -9,7 +9,7 @@ onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")
 
 import cpuconv  # noqa: E402
-from support.graphs import parse  # noqa: E402
+from support.graphs import normal, parse  # noqa: E402
 
 TEXT = """g (float[1,6,32] x) => (float[1,6,32] y, float[1,6,32] z, float[6,32] v)
     <float[32,32] w1, float[32] b, float[32,32] w2, float[32] zero> {
@@ -27,13 +27,9 @@ TEXT = """g (float[1,6,32] x) => (float[1,6,32] y, float[1,6,32] z, float[6,32] 
 
 @pytest.fixture(scope="module")
 def model():
-    made, rng = parse(TEXT, opset=20), np.random.default_rng(0)
-    for name, shape in {"w1": (32, 32), "w2": (32, 32), "b": (32,)}.items():
-        array = rng.standard_normal(shape).astype(np.float32) / 5
-        made.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
-    made.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(32, np.float32), "zero"))
-    made.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(1, np.int64), "first"))
-    return made
+    drawn = normal(np.random.default_rng(0), {"w1": (32, 32), "w2": (32, 32), "b": (32,)})
+    weights = {name: array / 5 for name, array in drawn.items()}
+    return parse(TEXT, opset=20, **weights, zero=np.ones(32, np.float32), first=np.zeros(1, np.int64))
 
 
 def test_onnx_runtime_multiplies_integers_where_a_bias_is_added(model, tmp_path):

@@ -12,7 +12,7 @@ from onnx import numpy_helper
 import cpuconv
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError
 from support.graph.floats import NETWORKS, feeds, network, run_all, steps
-from support.graphs import parse
+from support.graphs import normal, parse
 
 ort = pytest.importorskip("onnxruntime")
 
@@ -83,11 +83,11 @@ def test_padding_and_normalisation_go_into_one_convolution(size, tmp_path):
         d = Relu(c)
         y = Conv(d, v)
     }}"""
-    rng, source = np.random.default_rng(0), parse(text, 17)
+    rng = np.random.default_rng(0)
     arrays = {"w": rng.standard_normal((4, 4, 3, 3)) / 6, "v": rng.standard_normal((4, 4, 1, 1)) / 2}
     arrays |= {name: rng.uniform(0.5, 2, 4) for name in ("scale", "shift", "mean", "variance")}
-    source.graph.initializer.extend(numpy_helper.from_array(a.astype(np.float32), name) for name, a in arrays.items())
-    source.graph.initializer.append(numpy_helper.from_array(np.int64([0, 0, 0, 1, 0, 0, 1, 1]), "pads"))
+    arrays = {name: array.astype(np.float32) for name, array in arrays.items()}
+    source = parse(text, 17, **arrays, pads=np.int64([0, 0, 0, 1, 0, 0, 1, 1]))
     samples = [{"x": rng.standard_normal((1, 4, 6, 6), np.float32)} for _ in range(4)]
     model = quantized(source, tmp_path, samples)
     assert not {"Pad", "BatchNormalization"} & {node.op_type for node in model.graph.node}
@@ -228,10 +228,9 @@ def test_operators_that_onnx_evaluates_are_written_as_they_were(tmp_path):
         d = Unsqueeze(c, axes)
         y = Add(a, d)
     }"""
-    rng, source = np.random.default_rng(0), parse(text, 17)
-    arrays = {"w": rng.standard_normal((4, 4, 3, 3)) / 6, "b": rng.standard_normal(4)}
-    source.graph.initializer.extend(numpy_helper.from_array(a.astype(np.float32), name) for name, a in arrays.items())
-    source.graph.initializer.append(numpy_helper.from_array(np.int64([2, 3]), "axes"))
+    rng = np.random.default_rng(0)
+    drawn = normal(rng, {"w": (4, 4, 3, 3), "b": (4,)})
+    source = parse(text, 17, w=drawn["w"] / 6, b=drawn["b"], axes=np.int64([2, 3]))
     feed = {"x": rng.standard_normal((1, 4, 6, 6)).astype(np.float32)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", cpuconv.CpuconvWarning)
@@ -257,10 +256,8 @@ def test_control_flow_is_written_with_its_bodies(tmp_path):
         }>(n, , d)
         y = Add(e, a)
     }"""
-    rng, source = np.random.default_rng(0), parse(text, 18)
-    weight = (rng.standard_normal((4, 4, 1, 1)) / 2).astype(np.float32)
-    source.graph.initializer.append(numpy_helper.from_array(weight, "w"))
-    source.graph.initializer.append(numpy_helper.from_array(np.int64([0, 2, 3]), "axes"))
+    rng = np.random.default_rng(0)
+    source = parse(text, 18, w=(rng.standard_normal((4, 4, 1, 1)) / 2).astype(np.float32), axes=np.int64([0, 2, 3]))
     feed = {"x": rng.standard_normal((1, 4, 6, 6)).astype(np.float32)}
     for c, n in ((True, 2), (False, 3)):
         each = feed | {"c": np.array(c), "n": np.array(n)}
@@ -271,8 +268,11 @@ def test_control_flow_is_written_with_its_bodies(tmp_path):
 
 
 def test_what_cannot_be_written_is_told_before_samples_are_run(tmp_path):
-    source = parse("g (float[1,4,6,2] x) => (float[1,4,6,2] y) { a = Conv(x, w) y = DFT<axis=2>(a) }", 17)
-    source.graph.initializer.append(numpy_helper.from_array(np.ones((4, 4, 1, 1), np.float32), "w"))
+    source = parse(
+        "g (float[1,4,6,2] x) => (float[1,4,6,2] y) { a = Conv(x, w) y = DFT<axis=2>(a) }",
+        17,
+        w=np.ones((4, 4, 1, 1), np.float32),
+    )
     told: list[object] = []
     feed = {"x": np.ones((1, 4, 6, 2), np.float32)}
     with pytest.raises(SourceError, match="must be of opset 21"), pytest.warns(cpuconv.CpuconvWarning, match="DFT run"):
@@ -364,8 +364,7 @@ def test_layers_whose_sizes_are_found_in_the_run_are_refused(tmp_path):
         rows = Reshape(numbers, shape)
         y = Conv<kernel_shape: ints = [1]>(rows, w)
     }"""
-    model = parse(text)
-    model.graph.initializer.append(numpy_helper.from_array(np.ones((4, 1, 1), np.float32), "w"))
+    model = parse(text, w=np.ones((4, 1, 1), np.float32))
     feed = {"x": np.ones((1, 3, 8, 8), np.float32)}
     with pytest.raises(SourceError, match="Conv node 'y': its sizes must follow from input sizes"):
         cpuconv.quantize(model, [feed], output=tmp_path / "made.onnx")

@@ -135,13 +135,11 @@ def test_several_inputs_and_what_is_computed_of_constants_and_sizes(tmp_path):
         y = MatMul(j, w3)
         z = Mul(ids, o)
     }"""
-    source = with_weights(parse(text, 13), {"w1": (6, 4, 3, 3), "w2": (9, 5), "w3": (11, 8)})
     numbers = {
         "four": [4], "zero_i": [0], "one": [1], "ends": [1, 1, 1, 1], "pairs": [-1, 2], "last": [-1],
         "first": [-1000], "rows": [0], "back": [-1], "flat": [-1],
     }  # fmt: skip
-    for name, values in numbers.items():
-        source.graph.initializer.append(onnx.numpy_helper.from_array(np.int64(values), name))
+    source = with_weights(parse(text, 13, **numbers), {"w1": (6, 4, 3, 3), "w2": (9, 5), "w3": (11, 8)})
     rng = np.random.default_rng(0)
     given = [
         {"x": rng.standard_normal((2, 4, 6, 6)).astype(np.float32), "ids": rng.integers(0, 9, (2, size))}

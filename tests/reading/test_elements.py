@@ -98,9 +98,7 @@ def test_every_source_has_the_same_constants(path: Path):
 
 @pytest.mark.filterwarnings("ignore:if")
 def test_constants_of_branches_are_read(tmp_path: Path):
-    weight = numpy_helper.from_array(np.arange(2000, dtype=np.float32), "w")
-    branch = parse("g () => (float[2000] t) { t = Identity(w) }").graph
-    branch.initializer.append(weight)
+    branch = parse("g () => (float[2000] t) { t = Identity(w) }", w=np.arange(2000, dtype=np.float32)).graph
     other = parse("g () => (float[2000] e) { e = Neg(x) }").graph
     outer = parse("g (float[2000] x, bool c) => (float[2000] y) { y = Identity(x) }")
     outer.graph.node[0].CopyFrom(onnx.helper.make_node("If", ["c"], ["y"], then_branch=branch, else_branch=other))
@@ -113,10 +111,9 @@ def test_constants_of_branches_are_read(tmp_path: Path):
 
 def short() -> bytes:
     """A model of two long constants, one of them in a node."""
-    made, many = parse("g (float[1030] x) => (float[1030] y) { t = Add(x, w)  y = Mul(t, k) }"), LONG // 4 + 6
-    arrays = [np.arange(many, dtype=np.float32) + at for at in range(2)]
-    made.graph.initializer.append(numpy_helper.from_array(arrays[0], "w"))
-    value = numpy_helper.from_array(arrays[1], "value")
+    many = np.arange(LONG // 4 + 6, dtype=np.float32)
+    made = parse("g (float[1030] x) => (float[1030] y) { t = Add(x, w)  y = Mul(t, k) }", w=many)
+    value = numpy_helper.from_array(many + 1, "value")
     made.graph.node.insert(0, onnx.helper.make_node("Constant", [], ["k"], value=value))
     return made.SerializeToString()
 

@@ -249,10 +249,8 @@ SEQUENCE = """g (float[6,2] x, float[1,2] z) => (float[] y, float[] last, int64 
 @pytest.mark.parametrize("fed", [True, False])
 def test_sequences_within_a_network(made, fed, tmp_path):
     """Sequences of tensors of equal shapes are no stack of them; those of constants neither."""
-    model = parse(SEQUENCE.format(made=made))
     arrays = {"x": f(6, 2), "z": f(1, 2)}
-    constants = {"cuts": np.array([1, 3, 2]), "w": f(2, 3), **({} if fed else arrays)}
-    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in constants.items())
+    model = parse(SEQUENCE.format(made=made), cuts=np.array([1, 3, 2]), w=f(2, 3), **({} if fed else arrays))
     if not fed:
         del model.graph.input[:]
     feed = arrays if fed else {}

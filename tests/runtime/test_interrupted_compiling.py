@@ -70,7 +70,7 @@ def test_fifty_interrupts_at_random_moments(tmp_path: Path) -> None:
         try:
             for at in range(TRIES):
                 assert process.stdout.readline() == "begun\n", at
-                time.sleep(draw.uniform(0, 0.25))
+                time.sleep(draw.uniform(0, 0.12))
                 process.send_signal(signal.SIGINT)
                 begun = time.monotonic()
                 assert process.stdout.readline() == "interrupted\n", at

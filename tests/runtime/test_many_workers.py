@@ -22,7 +22,7 @@ from cpuconv.reading.onnx_reader import read
 from cpuconv.runtime import thread_pool, threads
 from support import oracle
 from support.graph.branches import branches, slowed
-from support.graph.random_networks import networks
+from support.graph.random_networks import known_networks
 from support.graphs import programs_of
 from support.running.sharing import cut_finely
 
@@ -56,7 +56,7 @@ def test_a_convolution(solver):
 
 
 @settings(max_examples=12)
-@given(drawn=networks(), count=st.sampled_from(WORKERS))
+@given(drawn=known_networks, count=st.sampled_from(WORKERS))
 def test_a_network(drawn, count):
     """Planned for many workers and run by them, or by one."""
     model, feed = drawn

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from baselib import ownership
-from support import oracle
 from support.running import processes, shipped
 from support.running.caches import CACHE
 
@@ -289,14 +287,6 @@ def test_a_process_may_end_while_its_threads_wait():
     for pause in (0, 0.01):
         said = run(f"{ONE_CALL}\ntime.sleep({pause})")
         assert said["right"]
-
-
-@pytest.mark.skipif(platform.machine().lower() not in ("x86_64", "amd64"), reason="AVX2 is x86")
-def test_avx2():
-    """Every solver with the code of an AVX2 machine."""
-    said = told(processes.run("-m", "support.running.run_reduced", NUMBA_CPU_NAME="haswell", NUMBA_CPU_FEATURES=""))
-    assert (said["isa"], said["lanes"]) == ("avx2", 8)
-    assert set(said["ran"]) == {solver.name for solver in oracle.SOLVERS}
 
 
 GENERATED = """

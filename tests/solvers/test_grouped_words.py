@@ -31,10 +31,12 @@ def of_groups(groups: int, cg: int, kg: int, **fields: object) -> ConvProblem:
     return replace(BASE, c=groups * cg, k=groups * kg, groups=groups, **fields)
 
 
-def check(problem: ConvProblem, seed: int = 0) -> bool:
+def check(problem: ConvProblem, seed: int = 0, most: int = 3) -> bool:
+    """Check the first three candidates, or only as many of them, from the `seed`-th on."""
     if why_not(grouped.SOLVER, problem, ISA) is not None:
         return False
-    for params in itertools.islice(grouped.candidates(problem, ISA), 3):
+    found = list(itertools.islice(grouped.candidates(problem, ISA), 3))
+    for params in [found[(seed + at) % len(found)] for at in range(min(most, len(found)))]:
         typed.check(problem, Candidate(grouped.SOLVER, params), seed)
     return True
 
@@ -85,7 +87,7 @@ def test_random_groups(data: st.DataObject) -> None:
     types = draw(st.sampled_from(TYPES))
     if types.endswith("s32"):
         problem = replace(problem, residual=False)
-    check(typed.blocked(problem, types), draw(st.integers(0, 99)))
+    check(typed.blocked(problem, types), draw(st.integers(0, 99)), most=1)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import layouts
@@ -14,6 +14,7 @@ from cpuconv.isa import current
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers import patches
 from support import geometry, typed
+from support.examples import examples
 from support.geometry import of, upto
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.usefixtures("small_work_is_shared")]
@@ -52,6 +53,7 @@ def test_groups_that_share_blocks(types, c, k, groups, blocked):
     check(typed.blocked(problem, types) if blocked else replace(problem, in_layout="NHWC", out_layout="NHWC"), 1)
 
 
+@settings(max_examples=examples(50))
 @given(
     geometry.problems(
         groups=of(1, 2, 3), cg=upto(9), kg=upto(5 * ISA.lanes), in_layout=of(*NAMES), out_layout=of(*layouts.NAMES),

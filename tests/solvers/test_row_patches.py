@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import layouts
@@ -18,6 +18,7 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import Types
 from cpuconv.solvers import row_patches, why_not
 from support import geometry, machines, typed
+from support.examples import examples
 from support.geometry import of, upto
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.usefixtures("small_work_is_shared")]
@@ -73,6 +74,7 @@ def test_strides_padding_dilation_sizes(types, problem):
     check(typed.blocked(typed.of_types(problem, types), types))
 
 
+@settings(max_examples=examples(50))
 @given(
     geometry.problems(
         cg=upto(6), kg=upto(5 * ISA.lanes), in_layout=of(*layouts.NAMES), threads=of(1, 2), r=upto(5), s=upto(5)

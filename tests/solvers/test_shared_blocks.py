@@ -21,14 +21,14 @@ TYPES = ("u8:s8:u8", "s8:s8:f32", "bf16:bf16:bf16", "bf16:bf16:f32", "f16:f16:f1
 SOLVERS = (direct.SOLVER, pointwise.SOLVER, winograd.SOLVER, winograd_integer.SOLVER)
 
 
-def run(problem: ConvProblem, types: str, seed: int) -> dict[str, int]:
-    """The best and the last candidate of each solver against the oracle; how many of each took it."""
+def run(problem: ConvProblem, types: str, seed: int, most: int = 2) -> dict[str, int]:
+    """The best and the last candidate of each solver against the oracle, or one by `seed`; how many of each took it."""
     typed_problem = typed.blocked(problem, types)
     counts = {}
     for solver in SOLVERS:
         if why_not(solver, typed_problem, current()) is None:
             found = list(solver.candidates(typed_problem, current()))
-            for params in dict.fromkeys((found[0], found[-1])):
+            for params in dict.fromkeys((found[0], found[-1]) if most > 1 else (found[-(seed % 2)],)):
                 typed.check(typed_problem, Candidate(solver, params), seed)
             counts[solver.name] = len(found)
     return counts
@@ -63,7 +63,7 @@ def test_random_groups(data: st.DataObject) -> None:
         stride=draw(st.tuples(st.integers(1, 2), st.integers(1, 2))), residual=draw(st.booleans()),
         pads=draw(st.tuples(*[st.integers(0, 2)] * 4)),
     )  # fmt: skip
-    assert run(problem, draw(st.sampled_from(TYPES)), draw(st.integers(0, 99)))
+    assert run(problem, draw(st.sampled_from(TYPES)), draw(st.integers(0, 99)), most=1)
 
 
 def test_no_group_is_multiplied_with_the_channels_of_another() -> None:

@@ -36,11 +36,9 @@ QUICK = ("--effort", "quick", "--threads", "1", "--no-roofs", "--no-race", "--js
 
 def network(n: int | str = 1, h: int | str = 8) -> onnx.ModelProto:
     """A residual block and a convolution behind it."""
-    rng, model = np.random.default_rng(0), parse(TEXT.format(n=n, h=h))
-    for name, shape in WEIGHTS.items():
-        array = rng.standard_normal(shape, np.float32)
-        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
-    return model
+    rng = np.random.default_rng(0)
+    weights = {name: rng.standard_normal(shape, np.float32) for name, shape in WEIGHTS.items()}
+    return parse(TEXT.format(n=n, h=h), **weights)
 
 
 def save(folder: Path, *sizes: int | str) -> str:
@@ -132,9 +130,7 @@ def test_layouts_that_are_stated_are_of_plain_convolutions(tmp_path, warmed, our
 
 def test_profile_times_what_is_not_stored(tmp_path, our_store):
     text = "g (float[1,3,8,8] x) => (float[1,4,6,6] y) { a = Conv(x, w) y = Relu(a) }"
-    source = parse(text)
-    array = np.random.default_rng(0).standard_normal((4, 3, 3, 3), np.float32)
-    source.graph.initializer.append(onnx.numpy_helper.from_array(array, "w"))
+    source = parse(text, w=np.random.default_rng(0).standard_normal((4, 3, 3, 3), np.float32))
 
     def decided(**options: object) -> set[str]:
         model = cpuconv.compile(source, threads=1, **options)
@@ -167,10 +163,9 @@ HALVES = """g (float[1,64,12,8] x) => (float[1,64,12,8] y) <float[64,64,1,1] w> 
 @pytest.mark.parametrize(("text", "precision", "types"), [(NARROW, "float32", "u8:s8:u8"), (HALVES, "bfloat16", None)])
 def test_networks_of_narrow_elements(text, precision, types, tmp_path, warmed, our_store, monkeypatch):
     """What runs is tuned in its own types, and then found; in float32 nothing is, where other types are asked for."""
-    source, rng = parse(text), np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     numbers = rng.integers(-9, 9, (64, 64, 1, 1))
-    weights = numbers.astype(np.int8) if types else (numbers / 64).astype(np.float32)
-    source.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    source = parse(text, w=numbers.astype(np.int8) if types else (numbers / 64).astype(np.float32))
     path = str(tmp_path / "net.onnx")
     onnx.save(source, path)
     wanted = asked(path, monkeypatch, precision=precision)

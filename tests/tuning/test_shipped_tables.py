@@ -36,20 +36,19 @@ wisdom = read(Path(sys.argv[1]))
 device.fingerprint = lambda: of  # this process runs as if on the table's device
 from cpuconv.conv.choice.tuned import same_kernels
 from cpuconv.conv.recipe import current_sources
-print(sum(row.sources not in current_sources() and not same_kernels(row) for row in wisdom))
+print(any(row.sources not in current_sources() and not same_kernels(row) for row in wisdom))
 """
 
 
 def age(path: Path, environ: dict[str, str]) -> str:
-    """ "current", or how many rows of a table were measured with other kernels than those of its device today."""
+    """ "current", or that some rows of a table were measured with other kernels than those of its device today."""
     wisdom = read(path)
     (device,) = wisdom.devices.values()
     target = {"NUMBA_CPU_NAME": device.cpu_name, "NUMBA_CPU_FEATURES": device.features}
     done = subprocess.run(
         python("-c", STALE, str(path)), env={**environ, **target}, capture_output=True, text=True, check=True
     )
-    stale = int(done.stdout)
-    return f"{stale} of {wisdom.count()} rows measured with older kernels" if stale else "current"
+    return "measured with older kernels" if done.stdout.strip() == "True" else "current"
 
 
 def judge(name: str, found: str, here: str) -> tuple[str, str]:
@@ -78,7 +77,7 @@ def test_older_tables_are_listed_as_long_as_they_are_shipped() -> None:
 
 def test_what_is_said_of_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(OLDER, "listed", "measured long ago")
-    stale = "1 of 2 rows measured with older kernels"
+    stale = "measured with older kernels"
     assert judge("new", "current", "new")[0] == "passes"
     assert judge("listed", "current", "new")[0] == "fails"
     assert judge("new", stale, "other")[0] == judge("new", stale, "new")[0] == "fails"

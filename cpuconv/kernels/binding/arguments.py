@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 
 from cpuconv.kernels.binding.steps import Args, Operand, Operands, Ref, Space
@@ -37,6 +37,11 @@ def operand_args(operands: Operands) -> Args:
 def output_args(y: Operand) -> Args:
     """Strides of an output in channel blocks."""
     return {"y_image": y.strides.n, "y_vector": y.strides.cb, "y_line": y.strides.h}
+
+
+def stride_args(name: str, strides: Sequence[int], axes: str) -> Args:
+    """`<name>_<axis>` for each of the axes that `axes` names, in order: its stride. `-` stands for one left out."""
+    return {f"{name}_{axis}": stride for axis, stride in zip(axes.split(), strides, strict=False) if axis != "-"}
 
 
 def problem_args(kernel: Kernel, problem: ConvProblem) -> Args:

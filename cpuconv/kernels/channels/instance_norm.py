@@ -16,6 +16,7 @@ from cpuconv.elements import F32, Element
 from cpuconv.isa.typed import load_as_float, store_float
 from cpuconv.isa.vector import F32 as FLOAT
 from cpuconv.isa.vector import I64
+from cpuconv.kernels.binding.arguments import stride_args
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Args, MicroRef, Space, Step
 from cpuconv.kernels.binding.tensor_view import TensorView
@@ -224,8 +225,7 @@ def normalise_steps(
         "vectors": vectors,
         "wide": wide,
         "half": lanes * x.element.bytes,
-        "x_image": x.strides[0],
-        "x_block": x.strides[1],
+        **stride_args("x", x.strides, "image block"),
         "moments": space.reserve(n * vectors * 2 * tile.pixel) if volumes else 0,
     }
     written: Args = {
@@ -238,10 +238,8 @@ def normalise_steps(
         "images": n // max(1, volumes),
         "y_wide": y_wide,
         "y_half": lanes * y.element.bytes,
-        "y_image": y.strides[0],
-        "y_block": y.strides[1],
-        "added_image": added.strides[0],
-        "added_block": added.strides[1],
+        **stride_args("y", y.strides, "image block"),
+        **stride_args("added", added.strides, "image block"),
     }
     parts = processor.parts(x.size + y.size)
     steps = [Step(normalise, tile, {**read, **written}, parts)]

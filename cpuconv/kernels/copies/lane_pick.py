@@ -15,6 +15,7 @@ from baselib.data_classes import dataclass
 from cpuconv.elements import F32, Element
 from cpuconv.isa.typed import load_narrow, store_narrow
 from cpuconv.isa.vector import I64, Vector
+from cpuconv.kernels.binding.arguments import stride_args
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Args, MicroRef, Step
 from cpuconv.kernels.binding.tensor_view import TensorView
@@ -139,8 +140,7 @@ def pick_step(processor: Processor, x: TensorView, y: TensorView, channels: Sequ
         "offsets": affine(lambda step: offsets * step, x.strides[1]),
         "most": offsets.shape[1],
         "x_image": x.strides[0],
-        "y_image": y.strides[0],
-        "y_block": y.strides[1],
+        **stride_args("y", y.strides, "image block"),
     }
     parts = processor.parts(2 * y.element.bytes * n * len(made) * lanes * h * w)
     return Step(pick_channels, _Driver(lanes, y.element.bytes), args, parts)

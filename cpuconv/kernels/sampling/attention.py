@@ -12,7 +12,7 @@ from typing import Any
 from baselib.data_classes import dataclass
 from cpuconv.elements import F32
 from cpuconv.isa.vector import Vector
-from cpuconv.kernels.binding.arguments import worker_args
+from cpuconv.kernels.binding.arguments import stride_args, worker_args
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Args, MicroRef, Space, Step
 from cpuconv.kernels.binding.tensor_view import TensorView, contiguous_strides
@@ -156,13 +156,9 @@ def _level_steps(
         "valid": channels - (vectors - 1) * lanes,
         "height": height,
         "width": width,
-        "x_item": x.strides[0],
-        "x_row": x.strides[2],
-        "x_column": x.strides[3],
-        "grid_item": grid.strides[0],
-        "grid_query": grid.strides[1],
-        "factor_item": factors.strides[0],
-        "factor_query": factors.strides[1],
+        **stride_args("x", x.strides, "item - row column"),
+        **stride_args("grid", grid.strides, "item query"),
+        **stride_args("factor", factors.strides, "item query"),
         "y_image": y.strides[0],
         "y_head": channels * F32.bytes,
         "y_query": y.strides[1],

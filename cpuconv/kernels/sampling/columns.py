@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from baselib.data_classes import dataclass
 from cpuconv.elements import F32
-from cpuconv.kernels.binding.arguments import worker_args
+from cpuconv.kernels.binding.arguments import stride_args, worker_args
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Args, MicroRef, Space, Step
 from cpuconv.kernels.binding.tensor_view import TensorView
@@ -142,17 +142,11 @@ def columns_step(
         "group_cells": cells // weight_groups,
         "cells": cells // offset_groups,
         "vectors": channels // cells // lanes,
-        "x_image": x.strides[0],
-        "x_vector": x.strides[1],
-        "x_row": x.strides[2],
-        "x_column": x.strides[3],
+        **stride_args("x", x.strides, "image vector row column"),
         "offset_image": offset.strides[0],
         "mask_image": mask.strides[0] if mask else 0,
         "plane": out_height * out_width * F32.bytes,
-        "y_image": y.strides[0],
-        "y_vector": y.strides[1],
-        "y_row": y.strides[2],
-        "y_column": y.strides[3],
+        **stride_args("y", y.strides, "image vector row column"),
         **worker_args("space", space, 2 * taps * lanes * F32.bytes, processor.threads),
     }
     return Step(deformed_columns, ColumnsTile(lanes, taps, mask is not None), args, processor.parts(x.size + y.size))

@@ -11,7 +11,7 @@ import math
 
 from baselib.data_classes import dataclass
 from cpuconv.elements import F32
-from cpuconv.kernels.binding.arguments import worker_args
+from cpuconv.kernels.binding.arguments import stride_args, worker_args
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Args, MicroRef, Space, Step
 from cpuconv.kernels.binding.tensor_view import TensorView
@@ -137,8 +137,7 @@ def grid_sample_steps(
         "x_column": column,
         "grid_image": grid.strides[0],
         "grid_point": F32.bytes * tile.axes,
-        "y_image": y.strides[0],
-        "y_channel": y.strides[1],
+        **stride_args("y", y.strides, "image channel"),
         "weights_at": taps * vector,
     }
     parts = processor.parts(x.size + y.size)

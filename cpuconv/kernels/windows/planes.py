@@ -8,6 +8,7 @@ from baselib.data_classes import dataclass
 from cpuconv.elements import S8, U8, Element
 from cpuconv.isa.typed import store_float
 from cpuconv.isa.vector import Vector
+from cpuconv.kernels.binding.arguments import stride_args
 from cpuconv.kernels.binding.steps import Args
 from cpuconv.kernels.binding.tensor_view import TensorView
 
@@ -44,8 +45,6 @@ def plane_args(x: TensorView, y: TensorView) -> Args:
         "height": height,
         "width": width,
         "blocks": blocks,
-        "x_image": x.strides[0],
-        "x_block": x.strides[1],
-        "y_image": y.strides[0],
-        "y_block": y.strides[1],
+        **stride_args("x", x.strides, "image block"),
+        **stride_args("y", y.strides, "image block"),
     }

@@ -234,7 +234,7 @@ def test_files_that_are_not_read(tmp_path: Path) -> None:
 def test_what_decoding_would_take_is_bounded_first(tmp_path: Path, piece: bytes) -> None:
     """A text of 3 bytes may become an object of a hundred."""
     path = tmp_path / "large.json"
-    path.write_bytes((b"[" + piece * ((16 << 20) // len(piece))).removesuffix(b",") + b"]")
+    path.write_bytes((b"[" + piece * ((4 << 20) // len(piece))).removesuffix(b",") + b"]")
     size = path.stat().st_size
     tracemalloc.start()
     try:

@@ -41,12 +41,17 @@ STRICTER = {
 
 
 def emptied(case: Case) -> Iterator[Case]:
-    """The case with each size in turn 0: in one operand, and in all where they have it."""
+    """The case with each size in turn 0: in one operand, and in all where they have it; each of other shapes."""
+    seen = set()
     for at, array in enumerate(case.arrays):
         for axis, size in enumerate([] if array is None else array.shape):
             one = [each if other != at else cut(each, {axis}) for other, each in enumerate(case.arrays)]
-            yield case._replace(arrays=one)
-            yield case._replace(arrays=[each if each is None else cut(each, same(each, size)) for each in case.arrays])
+            every = [each if each is None else cut(each, same(each, size)) for each in case.arrays]
+            for arrays in (one, every):
+                shapes = tuple(None if each is None else each.shape for each in arrays)
+                if shapes not in seen:
+                    seen.add(shapes)
+                    yield case._replace(arrays=arrays)
 
 
 def same(array: np.ndarray, size: int) -> set[int]:

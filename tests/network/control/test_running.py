@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 import cpuconv
 from cpuconv.errors import RunStopped, SourceError
@@ -219,9 +219,8 @@ def test_weights_that_bodies_read_are_packed_once() -> None:
     body = "b (int64 i, bool c, float[1,64] a) => (bool c, float[1,64] e) { m = MatMul(a, w) e = Tanh(m) }"
     text = f"""g (float[1,64] x, int64 n) => (float[1,64] y, float[1,64] u) {{
         y = Loop<body = {body}>(n, , x) z = MatMul(x, w) u = Tanh(z) }}"""
-    model = parse(text)
     w = np.random.default_rng(0).standard_normal((64, 64), dtype=np.float32)
-    model.graph.initializer.append(numpy_helper.from_array(w, "w"))
+    model = parse(text, w=w)
     made = cpuconv.compile(model, strategy="heuristic", threads=1)
     x = np.ones((1, 64), np.float32)
     got = made.run({"x": x, "n": np.array(1)})

@@ -42,13 +42,11 @@ def network(depth: int = DEPTH, channels: int = CHANNELS) -> onnx.ModelProto:
     constants = "".join(f"float[{channels},{channels},1,1] w{at}, float[1] s{at}, " for at in range(depth))
     ends = f"(float[N,{channels},H,28] x) => (float[N,{channels},H,28] y)"
     text = f"g {ends} <{constants}float[{channels},{channels},1,1] v> {{ {' '.join(lines)} }}"
-    model, rng = parse(text), np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     shapes = {f"w{at}": (channels, channels, 1, 1) for at in range(depth)} | {"v": (channels, channels, 1, 1)}
     arrays = {name: rng.standard_normal(size) / math.sqrt(channels * size[-1] ** 2) for name, size in shapes.items()}
     arrays |= {f"s{at}": np.array([1.0 if at % 2 else 0.03]) for at in range(depth)}
-    for name, array in arrays.items():
-        model.graph.initializer.append(onnx.numpy_helper.from_array(array.astype(np.float32), name))
-    return model
+    return parse(text, **{name: array.astype(np.float32) for name, array in arrays.items()})
 
 
 MODEL = network()
@@ -219,9 +217,7 @@ def test_integers_stay_integers():
         e = QuantizeLinear(d, s, z)
         y = DequantizeLinear(e, s, z)
     }"""
-    model = parse(text)
-    weights = np.random.default_rng(0).integers(-9, 9, (32, 32, 3, 3)).astype(np.int8)
-    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    model = parse(text, w=np.random.default_rng(0).integers(-9, 9, (32, 32, 3, 3)).astype(np.int8))
     made = cpuconv.compile(model, samples=feeds(1, shape=(1, 32, 16, 16)), **AUTO)
     (conv,) = [row for row in made.explain().operators if "Conv" in row.op]
     assert conv.types == "u8:s8:u8"

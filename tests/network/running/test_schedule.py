@@ -30,7 +30,7 @@ from cpuconv.runtime import Program  # noqa: E402
 from cpuconv.runtime.atomics import put  # noqa: E402
 from cpuconv.runtime.kernel import kernel  # noqa: E402
 from support.graph.branches import branches, slowed  # noqa: E402
-from support.graph.random_networks import networks  # noqa: E402
+from support.graph.random_networks import known_networks  # noqa: E402
 
 TARGET = Target(current(), 2, "heuristic")
 
@@ -112,7 +112,7 @@ def elements(place: TensorView) -> set[tuple[str, int]]:
 
 
 @settings(max_examples=15)
-@given(drawn=networks())
+@given(drawn=known_networks)
 def test_what_runs_side_by_side_touches_other_memory(drawn):
     model, feed = drawn
     graph = prepared(read(model), {name: array.shape for name, array in feed.items()}, Rewriting()).graph

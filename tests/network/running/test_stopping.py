@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import numpy_helper
 
 import cpuconv
 from cpuconv.errors import ArgumentTypeError, RunStopped
@@ -69,9 +68,7 @@ def deep() -> tuple[bytes, dict[str, np.ndarray]]:
         y = Conv<pads = [1,1,1,1]>(c, w)
     }"""
     rng = np.random.default_rng(0)
-    made = parse(text)
-    weight = (0.1 * rng.standard_normal((16, 16, 3, 3))).astype(np.float32)
-    made.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    made = parse(text, w=(0.1 * rng.standard_normal((16, 16, 3, 3))).astype(np.float32))
     return made.SerializeToString(), {"x": rng.standard_normal((1, 16, 32, 32), dtype=np.float32)}
 
 

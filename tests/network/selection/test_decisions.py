@@ -25,7 +25,7 @@ from cpuconv.network.selection.decisions import Decision, Decisions, name_of  # 
 from cpuconv.network.selection.layout import NetworkPlan, lay_out  # noqa: E402
 from cpuconv.network.sizes.prepared import Rewriting, prepared  # noqa: E402
 from cpuconv.reading.onnx_reader import read  # noqa: E402
-from support.graph.random_networks import networks  # noqa: E402
+from support.graph.random_networks import known_networks  # noqa: E402
 from support.graphs import parse  # noqa: E402
 
 TARGET = Target(current(), 2, "heuristic")
@@ -48,10 +48,9 @@ def head(source: onnx.ModelProto, **shapes: tuple[int, ...]) -> Graph:
 
 
 def network(n: int = 1, h: int = 12) -> Graph:
-    rng, made = np.random.default_rng(0), parse(TEXT)
-    for name, shape in WEIGHTS.items():
-        made.graph.initializer.append(onnx.numpy_helper.from_array(rng.standard_normal(shape, np.float32), name))
-    return head(made, x=(n, 3, h, 12))
+    rng = np.random.default_rng(0)
+    weights = {name: rng.standard_normal(shape, np.float32) for name, shape in WEIGHTS.items()}
+    return head(parse(TEXT, **weights), x=(n, 3, h, 12))
 
 
 def through_json(network_plan: NetworkPlan) -> Decisions:
@@ -85,7 +84,7 @@ def no_ranking_after(monkeypatch):
 
 
 @settings(max_examples=30, deadline=None)
-@given(networks())
+@given(known_networks)
 def test_a_record_gives_an_equal_layout(drawn):
     graph = head(drawn[0])
     network_plan = lay_out(graph, TARGET)

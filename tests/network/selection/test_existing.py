@@ -20,7 +20,7 @@ from cpuconv.kernels.products.closed.closed_strip import closed_strip  # noqa: E
 from cpuconv.network.program_builder import Key, ProgramBuilder  # noqa: E402
 from cpuconv.network.selection.layout import NetworkPlan  # noqa: E402
 from cpuconv.runtime.code import at_hand, background, cache, kernel_files  # noqa: E402
-from support.graphs import parse, programs_of  # noqa: E402
+from support.graphs import normal, parse, programs_of  # noqa: E402
 
 TEXT = """g (float[1,32,H,W] x) => (float[1,P,Q,R] y) {
     a = Conv(x, w)
@@ -31,11 +31,7 @@ FIRST, LATER = (1, 32, 12, 48), (1, 32, 224, 224)  # sizes by which their classe
 
 
 def _model(**options) -> cpuconv.Model:
-    made = parse(TEXT)
-    rng = np.random.default_rng(1)
-    for name, shape in {"w": (64, 32, 1, 1), "v": (32, 64, 3, 3)}.items():
-        weights = rng.standard_normal(shape, np.float32)
-        made.graph.initializer.append(onnx.numpy_helper.from_array(weights, name))
+    made = parse(TEXT, **normal(np.random.default_rng(1), {"w": (64, 32, 1, 1), "v": (32, 64, 3, 3)}))
     return cpuconv.compile(made, threads=1, strategy="heuristic", **options)
 
 

@@ -103,11 +103,8 @@ TEXT = """g (float[1,20,9,9] x) => (float[1,20,9,9] y) {
 
 
 def network(name: str = "g") -> onnx.ModelProto:
-    rng, model = np.random.default_rng(0), parse(TEXT.replace("g (", f"{name} ("))
-    for each in ("w1", "w2"):
-        array = rng.standard_normal((20, 20, 3, 3), np.float32)
-        model.graph.initializer.append(onnx.numpy_helper.from_array(array, each))
-    return model
+    w1, w2 = np.random.default_rng(0).standard_normal((2, 20, 20, 3, 3), np.float32)
+    return parse(TEXT.replace("g (", f"{name} ("), w1=w1, w2=w2)
 
 
 def test_every_plan_gives_the_right_results():

@@ -99,8 +99,7 @@ def warm(path: str, monkeypatch, capsys) -> tuple[int, str]:
 
 def test_warmup_races_what_it_has_tuned(tmp_path, our_store, monkeypatch, capsys):
     """An interrupted race leaves what was tuned, and the same command goes on; where nothing is new, there is none."""
-    model = parse(TUNED)
-    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((180, 4), np.float32), "w"))
+    model = parse(TUNED, w=np.ones((180, 4), np.float32))
     onnx.save(model, tmp_path / "net.onnx")
 
     def interrupted(*args: object, **options: object) -> None:

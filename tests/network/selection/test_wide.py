@@ -19,8 +19,7 @@ def test_a_split_into_many_columns(columns):
     outputs = ", ".join(f"float[3,1] y{at}" for at in range(columns))
     body = "\n".join(f"y{at} = Sigmoid(s{at})" for at in range(columns))
     text = f"g (float[3,{columns}] x) => ({outputs}) {{ {', '.join(names)} = Split <axis = 1> (x, parts) {body} }}"
-    model = parse(text)
-    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(columns, np.int64), "parts"))
+    model = parse(text, parts=np.ones(columns, np.int64))
     x = np.random.default_rng(0).standard_normal((3, columns), dtype=np.float32)
     found = cpuconv.compile(model, strategy="heuristic").run({"x": x})
     assert np.allclose(np.hstack([found[f"y{at}"] for at in range(columns)]), 1 / (1 + np.exp(-x)), atol=1e-6)

@@ -18,7 +18,7 @@ from cpuconv.network.definition import Definition
 from cpuconv.network.sizes import graph_templates
 from cpuconv.network.sizes.prepared import prepared
 from cpuconv.reading.onnx_reader import read
-from support.graph.random_networks import networks
+from support.graph.random_networks import known_networks
 from support.graphs import definition_of, normal, parse
 
 RNG = np.random.default_rng(0)
@@ -127,7 +127,7 @@ def test_a_template_gives_what_rewriting_gives(name):
 
 
 @settings(max_examples=30, deadline=None)
-@given(networks(), st.lists(st.tuples(st.integers(1, 2), SIDES, SIDES), min_size=2, max_size=4))
+@given(known_networks, st.lists(st.tuples(st.integers(1, 2), SIDES, SIDES), min_size=2, max_size=4))
 def test_templates_of_random_networks(made, sizes):
     first = read(made[0])
     definition = definition_of(cpuconv.compile(opened(first), strategy="heuristic", threads=1))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import numpy_helper
 
 from cpuconv.network import program_builder
 from support import oracle
-from support.graphs import parse
+from support.graphs import normal, parse
 from support.random_sizes import Judge
 from support.sized_networks import SizedNetwork
 
@@ -43,12 +42,9 @@ TEXTS = {
 
 
 def _network(name: str) -> SizedNetwork:
-    made, rng = parse(TEXTS[name]), np.random.default_rng(0)
-    for weight, shape in (("w", (8, 3, 3, 3)), ("v", (8, 8, 3, 3))):
-        if weight == "w" or name != "scan":
-            array = (rng.standard_normal(shape) / 8).astype(np.float32)
-            made.graph.initializer.append(numpy_helper.from_array(array, weight))
-    return SizedNetwork(name, made, {"x": (1, 3, (17, 60), (17, 60))})
+    shapes = {"w": (8, 3, 3, 3)} | ({"v": (8, 8, 3, 3)} if name != "scan" else {})
+    weights = {each: array / 8 for each, array in normal(np.random.default_rng(0), shapes).items()}
+    return SizedNetwork(name, parse(TEXTS[name], **weights), {"x": (1, 3, (17, 60), (17, 60))})
 
 
 @pytest.mark.parametrize("name", TEXTS)

@@ -17,7 +17,7 @@ import cpuconv
 from cpuconv.network.program_builder import ProgramBuilder
 from cpuconv.network.running.packed import Packed
 from support import oracle
-from support.graphs import close, definition_of, parse, programs_of, run
+from support.graphs import close, definition_of, normal, parse, programs_of, run
 from support.running.callers import at_once
 
 RNG = np.random.default_rng(0)
@@ -25,16 +25,13 @@ RNG = np.random.default_rng(0)
 
 def _convolutional() -> onnx.ModelProto:
     """Convolution, pooling, convolution; any number and size of images."""
-    model = parse("""g (float[N,3,H,W] x) => (float[N,K,P,Q] y) {
+    text = """g (float[N,3,H,W] x) => (float[N,K,P,Q] y) {
         a = Conv<pads = [1, 1, 1, 1]>(x, w, b)
         r = Relu(a)
         p = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(r)
         y = Conv(p, v)
-    }""")
-    for name, shape in {"w": (20, 3, 3, 3), "b": (20,), "v": (5, 20, 1, 1)}.items():
-        array = RNG.standard_normal(shape).astype(np.float32)
-        model.graph.initializer.append(numpy_helper.from_array(array, name))
-    return model
+    }"""
+    return parse(text, **normal(RNG, {"w": (20, 3, 3, 3), "b": (20,), "v": (5, 20, 1, 1)}))
 
 
 def _x(*shape: int) -> np.ndarray:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import onnx
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
+
+from support.graph.cases import drawn
 
 _CHANNELS = (1, 3, 7, 8, 15, 16, 17, 24, 32, 33)
 _STEPS = (
@@ -183,3 +187,15 @@ def networks(draw: st.DrawFn, most: int = 10) -> tuple[onnx.ModelProto, dict[str
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     return model, {"x": made.rng.standard_normal(shape).astype(np.float32)}
+
+
+KNOWN = 40
+
+
+@functools.cache
+def _known() -> list[tuple[onnx.ModelProto, dict[str, np.ndarray]]]:
+    return drawn(networks(), KNOWN)
+
+
+known_networks = st.deferred(lambda: st.sampled_from(_known()))
+"""Those whose results are tested (`@seed(1)` of as many examples), for tests of all else: their kernels are shared."""

@@ -91,15 +91,19 @@ class Browser:
 
     def open(self, url: str, width: int, height: int, *, dark: bool = False) -> None:
         """Show a page in a window of so many pixels."""
-        self.do(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
-        )
+        self.resize(width, height)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.do("Emulation.setEmulatedMedia", features=[scheme])
         self._events.clear()
         self.do("Page.navigate", url=url)
         while "Page.loadEventFired" not in self._events:
             self._next()
+
+    def resize(self, width: int, height: int) -> None:
+        """Give the window so many pixels; a narrow one is a phone's."""
+        self.do(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
+        )
 
     def evaluate(self, expression: str) -> Any:
         """The value of a JavaScript expression."""
