@@ -27,7 +27,8 @@ from cpuconv.kernels.packing.columns import VECTORS
 from cpuconv.kernels.products.panels import COPIED as ROWS
 from cpuconv.kernels.products.panels import TRANSPOSED
 from cpuconv.kernels.windows.depthwise_tile import lane_strip
-from cpuconv.kernels.windows.pooling import StripTile, pool_strip, strip_tiles
+from cpuconv.kernels.windows.pool_strip import StripTile, pool_strip
+from cpuconv.kernels.windows.pooling import strip_tiles
 from cpuconv.problem.activation import Activation
 from cpuconv.runtime.code.parallel_compile import Wanted
 from cpuconv.solvers import winograd

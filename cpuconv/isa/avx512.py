@@ -26,11 +26,6 @@ def pick(vec: Vector, table: Sequence[float], index: Any) -> Any:
     return _call(vec, "vpermi2var.ps.512", [halves[0], index, halves[1]])
 
 
-def choose(vec: Vector, table: Any, index: Any) -> Any:
-    """table[index mod 16], for a vector of 16 float32 and each int32 lane of `index`."""
-    return _call(vec, "permvar.sf.512", [table, index])
-
-
 def scale(vec: Vector, a: Any, n: Any) -> Any:
     """a·2^⌊n⌋; 0 or infinity where that is out of the range of float32."""
     return _call(vec, "mask.scalef.ps.512", [a, n, vec.constant(0.0), _ALL, _AS_SET])

@@ -45,6 +45,10 @@ _NEAREST = {  # LLVM's intrinsic by architecture and lanes
     ("aarch64", 4): "llvm.aarch64.neon.fcvtns.v4i32.v4f32",
 }
 
+_PERMUTE = {16: "llvm.x86.avx512.permvar.sf.512", 8: "llvm.x86.avx2.permps"}  # LLVM's intrinsic by lanes
+PERMUTED_LANES: dict[str, tuple[int, ...]] = {"avx512": (16, 8), "avx2": (8,)}
+"""Lanes of the vectors that `Vector.permuted` supports, by instruction set."""
+
 
 class Vector:
     """Emitter of operations on vectors of `lanes` float32 at the builder's position."""
@@ -155,6 +159,10 @@ class Vector:
     def shuffle(self, a: Any, b: Any, lanes: Sequence[int]) -> Any:
         """lanes[i] of the concatenation a, b."""
         return self.builder.shuffle_vector(a, b, _integers(tuple(lanes)))
+
+    def permuted(self, a: Any, index: Any) -> Any:
+        """lanes[i] = a[index[i]] of int32 indices, modulo the number of lanes, which is one of `PERMUTED_LANES`."""
+        return call(self.builder, _PERMUTE[self.lanes], self.type, [a, index])
 
     def keep_lanes(self, a: Any, count: int) -> Any:
         """The first `count` lanes of a, zero in the others."""

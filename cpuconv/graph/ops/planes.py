@@ -1,4 +1,4 @@
-"""Offers and calls of kernels over planes in channel blocks, and along rows of plain tensors."""
+"""Offers and calls of kernels over planes, and along rows of plain tensors."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from cpuconv.conv.choice.target import Target
 from cpuconv.elements import S8, U8
@@ -37,11 +39,24 @@ def blocked_offer(
 
     `narrow`: kernels support bfloat16 and 8-bit blocks too.
     """
+    size, dtype = blocked_size(x, target) + blocked_size(y, target), x.dtype or FLOAT32
+    return _same_form_offers(node, target.blocks(dtype) if narrow else (BLOCKED,), size, dtype, target, operations)
+
+
+def dense_offers(node: Node, x: Any, y: Any, target: Target, operations: float) -> list[Offer]:
+    """Offers from dense planes to dense planes, with a number of float operations per output."""
+    size, outputs = math.prod(x.shape), math.prod(y.shape)
+    forms = target.forms(DENSE, x.dtype)
+    return _same_form_offers(node, forms, size + outputs, x.dtype, target, operations * outputs)
+
+
+def _same_form_offers(
+    node: Node, forms: Sequence[str], size: int, dtype: np.dtype, target: Target, operations: float
+) -> list[Offer]:
+    """Offers from each form to the same one, that move `size` elements."""
     offers = []
-    dtype = x.dtype or FLOAT32
-    for form in target.blocks(dtype) if narrow else (BLOCKED,):
-        moved = min(stored(form), dtype.itemsize) * (blocked_size(x, target) + blocked_size(y, target))
-        seconds = max(target.moving(moved), target.computing(operations))
+    for form in forms:
+        seconds = max(target.moving(min(stored(form), dtype.itemsize) * size), target.computing(operations))
         offers.append(Offer((form, *[""] * (len(node.inputs) - 1)), (form,), seconds))
     return offers
 
@@ -60,9 +75,21 @@ def plane_offers(node: Node, inputs: Inputs, y: Value, target: Target) -> list[O
     return made + [replace(each, outputs=(BLOCKED,)) for each in made if each.outputs != (BLOCKED,)]
 
 
-def lower_planes(call: Call, fold: str, mean: bool) -> list[Step]:
-    """Reduce each plane of the first input to one pixel; for the `mean`, divide by its size."""
+FOLDED = {
+    "ReduceSum": ("sum", False),
+    "ReduceMean": ("sum", True),
+    "ReduceMax": ("max", False),
+    "ReduceMin": ("min", False),
+}
+"""Reductions of whole planes in channel blocks: the operation, and whether to divide by the size."""
+
+
+def lower_planes(call: Call, work: str) -> list[Step]:
+    """Reduce each plane of the first input to one pixel; `work` is the name of the reduction."""
     x = call.x
+    if call.y.block == 1:
+        return line_steps(call.target, call.space, work, Axes(2, len(x.shape)), x, call.y)
+    fold, mean = FOLDED[work]
     factor = 1 / math.prod(x.shape[2:]) if mean else None
     return [planes_step(call.target.isa, x, call.y, fold, factor, call.target.parts(x.size))]
 

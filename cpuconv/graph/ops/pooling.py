@@ -16,16 +16,26 @@ from cpuconv.conv.choice.target import Target
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import EXACT, REQUIRED, Inputs, Op, defined, integers, known
-from cpuconv.graph.ops.planes import blocked_offer, blocked_size, is_image, lower_planes, plane_offers
+from cpuconv.graph.ops.planes import (
+    blocked_offer,
+    blocked_size,
+    dense_offers,
+    is_image,
+    lower_planes,
+    plane_offers,
+    rowwise_offers,
+)
 from cpuconv.graph.ops.quantised_variants import affine_map, quantised_variant
 from cpuconv.graph.ops.traits import Int8, Sign
 from cpuconv.kernels.binding.steps import Step
-from cpuconv.kernels.binding.tensor_view import FLOAT32
-from cpuconv.kernels.windows.pooling import Pooling, pool_step
+from cpuconv.kernels.binding.tensor_view import FLOAT32, image_shape
+from cpuconv.kernels.windows.pooling import Pooling, dense_operations, pool_step, pools_dense
 from cpuconv.kernels.windows.spatial import windows_step
 from cpuconv.problem import pooling as definition
 from cpuconv.problem.window import Window
 from cpuconv.symbolic.sizes import applied
+
+_OPERATIONS = 2  # vector operations per element of a reduction of planes
 
 
 def _window(node: Node, shape: tuple[int, ...]) -> Window:
@@ -58,7 +68,7 @@ def _infer_unpool(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def _offers_pool(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
-    """Offer in channel blocks, without indices of maxima and without means of empty windows."""
+    """Offer in channel blocks or dense, without indices of maxima and without means of empty windows."""
     x, whole = inputs[0], node.op == "MaxPool"
     if not is_image(x, whole) or len(node.outputs) > 1:
         return []
@@ -67,20 +77,34 @@ def _offers_pool(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
         node.op == "AveragePool" and not applied(partial(_counts_are_positive, node), *x.shape)
     ):
         return []
-    operations = sum(window.kernel) * blocked_size(y, target)  # rows, then columns
-    return blocked_offer(node, x, y, target, operations, narrow=True)
+    offers = blocked_offer(node, x, y, target, sum(window.kernel) * blocked_size(y, target), narrow=True)
+    if applied(partial(_pools_dense, node), *x.shape):
+        offers += dense_offers(
+            node, x, y, target, dense_operations(target.isa, _pooling(node, x.shape), window.outputs[-1])
+        )
+    return offers
+
+
+def _pools_dense(node: Node, *shape: int) -> bool:
+    """Whether kernels pool dense planes of a shape."""
+    outputs = (*shape[:2], *_window(node, shape).outputs)
+    return pools_dense(_pooling(node, shape), image_shape(shape)[2:], image_shape(outputs)[2:])
 
 
 def _pooling(node: Node, shape: tuple[int, ...]) -> Pooling:
-    """Window over rows and columns; a 1-D plane is a row."""
+    """Window over rows and columns, without factors; a 1-D plane is a row."""
     window = _window(node, shape)
     kernel, strides, dilations, near = (
         (fill if len(axes) == 1 else axes[0], axes[-1])
         for axes, fill in ((window.kernel, 1), (window.strides, 1), (window.dilations, 1), (window.near, 0))
     )
-    if node.op == "MaxPool":
-        return Pooling("max", kernel, strides, dilations, near)
-    return Pooling("sum", kernel, strides, dilations, near, applied(partial(_factors, node), *shape))
+    return Pooling("max" if node.op == "MaxPool" else "sum", kernel, strides, dilations, near)
+
+
+def _with_factors(node: Node, shape: tuple[int, ...]) -> Pooling:
+    """The same with the factors of sums."""
+    pooling = _pooling(node, shape)
+    return pooling if pooling.fold == "max" else replace(pooling, factors=applied(partial(_factors, node), *shape))
 
 
 def _factors(node: Node, *shape: int) -> np.ndarray:
@@ -96,7 +120,7 @@ def _counts_are_positive(node: Node, *shape: int) -> bool:
 
 def _lower_pool(call: Call) -> list[Step]:
     x, y, isa = call.x, call.y, call.target.isa
-    pooling, parts = _pooling(call.node, x.shape), call.target.parts(x.size + y.size)
+    pooling, parts = _with_factors(call.node, x.shape), call.target.parts(x.size + y.size)
     return [pool_step(isa, x, y, pooling, parts) or windows_step(isa, x, y, pooling, parts)]
 
 
@@ -116,7 +140,7 @@ def _offers_int8(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
 def _lower_int8(call: Call) -> list[Step]:
     """Compute integer sums times a factor, plus the contribution of the zero points; some taps may be padding."""
     x, y, isa, parts = call.x, call.y, call.target.isa, call.target.parts(call.x.size + call.y.size)
-    pooling, (factor, _) = _pooling(call.node, x.shape), affine_map(call.node)
+    pooling, (factor, _) = _with_factors(call.node, x.shape), affine_map(call.node)
     factors = factor * np.asarray(pooling.factors)
     inside = _window(call.node, x.shape).counts().reshape(factors.shape)
     added = call.node["y_zero_point"] - call.node["x_zero_point"] * inside * factors
@@ -125,7 +149,8 @@ def _lower_int8(call: Call) -> list[Step]:
 
 
 def _offers_global(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
-    return plane_offers(node, inputs, _infer_global(node, inputs)[0], target)
+    rows = rowwise_offers(node, inputs, _OPERATIONS, target) if len(inputs[0].shape) > 2 else []
+    return rows + plane_offers(node, inputs, _infer_global(node, inputs)[0], target)
 
 
 def _infer_mean(node: Node, inputs: Inputs) -> list[Value]:
@@ -157,9 +182,9 @@ def _windows(name: str, result: Callable[..., Any], int8: Int8, **attributes: ob
     return Op(name, _infer_pool, defined(result), {**_WINDOW, **attributes}, **kernels, **traits)
 
 
-def _whole(name: str, result: Callable[..., Any], fold: str, mean: bool = False, **traits: Any) -> Op:
+def _whole(name: str, result: Callable[..., Any], work: str, **traits: Any) -> Op:
     """Row of a reduction over whole planes with kernels."""
-    lower = partial(lower_planes, fold=fold, mean=mean)
+    lower = partial(lower_planes, work=work)
     signature = "x: float32 (N C P...) -> y: float32 (N C Q...)"
     return Op(name, _infer_global, defined(result), offers=_offers_global, lower=lower, signature=signature, **traits)
 
@@ -171,14 +196,14 @@ OPS = (
     _AVERAGE,
     quantised_variant(_AVERAGE, _offers_int8, _lower_int8, _INT8_PLANES),
     Op("LpPool", _infer_pool, defined(definition.lp_pool), {**_WINDOW, "p": 2}, window=True),
-    _whole("GlobalMaxPool", definition.global_max_pool, "max"),
-    _whole("GlobalAveragePool", definition.global_average_pool, "sum", mean=True, sign=Sign.KEPT, int8=Int8.RESCALED),
+    _whole("GlobalMaxPool", definition.global_max_pool, "ReduceMax"),
+    _whole("GlobalAveragePool", definition.global_average_pool, "ReduceMean", sign=Sign.KEPT, int8=Int8.RESCALED),
     Op(
         "QuantizedMean",
         _infer_mean,
         defined(definition.global_average_pool),
         offers=_offers_mean,
-        lower=partial(lower_planes, fold="sum", mean=True),
+        lower=partial(lower_planes, work="ReduceMean"),
         signature="x: uint8|int8 (N C P...) -> y: float32 (N C Q...)",
         own=True,
     ),

@@ -15,7 +15,7 @@ from cpuconv.elements import highest, lowest
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import Arrays, Inputs, Op, axis_in, given, integers, known
-from cpuconv.graph.ops.planes import lower_planes, lower_rowwise, plane_offers, rowwise_offers
+from cpuconv.graph.ops.planes import FOLDED, lower_planes, lower_rowwise, plane_offers, rowwise_offers
 from cpuconv.graph.ops.quantised_variants import quantised_variant
 from cpuconv.graph.ops.traits import Int8, Sign
 from cpuconv.kernels.axis.axis_driver import OPERATIONS
@@ -43,19 +43,10 @@ def _infer(node: Node, inputs: Inputs) -> list[Value]:
     return [Value(tuple(shape), x.dtype)]
 
 
-_PLANES = {
-    "ReduceSum": ("sum", False),
-    "ReduceMean": ("sum", True),
-    "ReduceMax": ("max", False),
-    "ReduceMin": ("min", False),
-}
-"""Reductions of whole planes by kernels: the operation, and whether to divide by the size."""
-
-
 def _plane_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     """Offers in channel blocks, for reductions over all axes of the planes with keepdims."""
     rank, stated = len(inputs[0].shape), given(inputs, 1)
-    if node.op not in _PLANES or not node["keepdims"] or (stated is not None and stated.array is None):
+    if node.op not in FOLDED or not node["keepdims"] or (stated is not None and stated.array is None):
         return []
     if set(_axes(node, rank, stated and stated.array)) != set(range(2, rank)):
         return []
@@ -74,7 +65,7 @@ def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
 
 
 def _lower(call: Call) -> list[Step]:
-    return lower_planes(call, *_PLANES[call.node.op]) if call.y.block > 1 else lower_rows(call)
+    return lower_planes(call, call.node.op) if call.y.block > 1 else lower_rows(call)
 
 
 def lower_rows(call: Call) -> list[Step]:
@@ -98,7 +89,7 @@ def _op(name: str, function: Function, **traits: Any) -> Op:
         return function(x, axis=_axes(node, x.ndim, given(arrays, 1)), keepdims=bool(node["keepdims"]))
 
     attributes = {"keepdims": 1, "noop_with_empty_axes": 0}
-    native = name in OPERATIONS or name in _PLANES
+    native = name in OPERATIONS or name in FOLDED
     kernels: dict[str, Any] = {"offers": _offers, "lower": _lower, "signature": _SIGNATURE} if native else {}
     return Op(name, _infer, reference, attributes, parameters=(1,), **kernels, **traits)
 

@@ -19,67 +19,25 @@ from cpuconv.elements import OF_DTYPE
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, axis_in, given, integers, known
-from cpuconv.graph.ops.planes import blocked_offer, blocked_size, is_image
+from cpuconv.graph.ops.planes import blocked_offer, blocked_size, dense_offers, is_image
 from cpuconv.graph.ops.quantised_variants import affine_map, quantised_variant
 from cpuconv.graph.ops.traits import Int8, Movement
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.binding.tensor_view import DENSE, STRIDED, image_shape, stored_as
 from cpuconv.kernels.copies.moving import move_tensor
 from cpuconv.kernels.copies.tensor_views import depth_and_space
-from cpuconv.kernels.windows.coordinates import Axis, sources
 from cpuconv.kernels.windows.resizing import Sources, resize_step
+from cpuconv.problem.resizing import Axis, resize, resized_axes, sources
 from cpuconv.symbolic.sizes import SIZES, applied
-
-_EXACT = 1 << 24  # up to here, float32 has all integers
 
 # --- axes and sizes -------------------------------------------------------------------------------------------------
 
 
-def _resized(
-    node: Node,
-    shape: Sequence[int],
-    roi: np.ndarray | None,
-    scales: np.ndarray | None,
-    sizes: np.ndarray | None,
-) -> list[Axis]:
+def _resized(node: Node, shape: Sequence[int], *parameters: np.ndarray | None) -> list[Axis]:
     """Parameters of every axis that the node resizes."""
     axes = [axis_in(axis, len(shape)) for axis in (range(len(shape)) if node["axes"] is None else node["axes"])]
-    lengths = [shape[axis] for axis in axes]
-    if scales is not None and scales.size:
-        factors = [float(scale) for scale in scales]
-        _check_count(factors, axes, "scales")
-        outputs = [_scaled(length, scale) for length, scale in zip(lengths, factors, strict=True)]
-    elif sizes is None:
-        raise ValueError("there are neither scales nor sizes")
-    else:
-        outputs = integers(sizes)
-        _check_count(outputs, axes, "sizes")
-        for length, count in zip(lengths, outputs, strict=True):
-            if count > 0 and not length:
-                raise ValueError(f"an axis of size 0 has nothing to be resized to {count}")
-        factors = [count / length if length else 1.0 for length, count in zip(lengths, outputs, strict=True)]
-        policy = {"not_larger": min, "not_smaller": max}.get(node["keep_aspect_ratio_policy"])
-        if policy:
-            kept = policy((factor for factor, length in zip(factors, lengths, strict=True) if length), default=1.0)
-            factors = [kept] * len(axes)
-            outputs = [int(kept * length + 0.5) for length in lengths]
-    starts, ends = [0.0] * len(axes), [1.0] * len(axes)
-    if roi is not None and roi.size and node["coordinate_transformation_mode"] == "tf_crop_and_resize":
-        starts, ends = roi.reshape(2, -1).tolist()
-    columns = zip(axes, lengths, outputs, factors, starts, ends, strict=True)
-    return [Axis(*fields) for fields in columns]
-
-
-def _check_count(stated: Sequence[object], axes: Sequence[int], name: str) -> None:
-    if len(stated) != len(axes):
-        raise ValueError(f"there are {len(stated)} {name} for {len(axes)} axes")
-
-
-def _scaled(length: int, scale: float) -> int:
-    """Multiply a length by a scale in float32."""
-    if scale.is_integer() and 0 <= length * scale <= _EXACT:
-        return length * int(scale)
-    return int(np.float32(length) * np.float32(scale))
+    region, scales, sizes = parameters
+    return resized_axes(node.attributes, shape, axes, region, scales, None if sizes is None else integers(sizes))
 
 
 def _parameters(inputs: Inputs) -> list[np.ndarray | None]:
@@ -95,35 +53,9 @@ def _infer_resize(node: Node, inputs: Inputs) -> list[Value]:
     return [Value(tuple(shape), x.dtype)]
 
 
-def along(vector: np.ndarray, axis: int, rank: int) -> np.ndarray:
-    """Reshape a vector to broadcast along an axis."""
-    return vector.reshape(-1, *[1] * (rank - 1 - axis))
-
-
-def _unchanged(one: Axis) -> bool:
-    return one.scale == 1 and one.outputs == one.size and (one.start, one.end) == (0, 1)
-
-
-def resize(node: Node, arrays: Arrays) -> np.ndarray:
-    """Compute weighted means of inputs around each output's coordinate; axes that shrink come first."""
-    x, axes = arrays[0], _resized(node, arrays[0].shape, *(given(arrays, at) for at in (1, 2, 3)))
-    sizes = {one.axis: one.outputs for one in axes}
-    shape = [sizes.get(axis, size) for axis, size in enumerate(x.shape)]
-    if 0 in shape:
-        return np.zeros(shape, x.dtype)
-    for one in sorted(axes, key=lambda one: one.outputs / one.size):
-        if _unchanged(one):
-            continue
-        inputs, weights, places = sources(node.attributes, one)
-        if weights is None:
-            x = np.take(x, inputs[:, 0], one.axis)
-        else:
-            pairs = zip(inputs.T, weights.T, strict=True)
-            x = sum(np.take(x, at, one.axis) * along(weight, one.axis, x.ndim) for at, weight in pairs)
-        if node["coordinate_transformation_mode"] == "tf_crop_and_resize":
-            outside = (places < 0) | (places > one.size - 1)
-            x = np.where(along(outside, one.axis, x.ndim), node["extrapolation_value"], x)
-    return x
+def _resize(node: Node, arrays: Arrays) -> np.ndarray:
+    axes = _resized(node, arrays[0].shape, *(given(arrays, at) for at in (1, 2, 3)))
+    return resize(node.attributes, arrays[0], axes)
 
 
 # --- kernels --------------------------------------------------------------------------------------------------------
@@ -144,7 +76,7 @@ def _plane_sources(
     node: Node, shape: Sequence[int], parameters: Sequence[np.ndarray | None]
 ) -> tuple[Sources, Sources] | None:
     """Inputs of rows and of columns; None if kernels do not support the node."""
-    axes = {one.axis: one for one in _resized(node, shape, *parameters) if not _unchanged(one)}
+    axes = {one.axis: one for one in _resized(node, shape, *parameters) if not one.unchanged}
     cropped = node["coordinate_transformation_mode"] == "tf_crop_and_resize"
     if cropped or node["mode"] not in _TAPS or axes.keys() & {0, 1}:
         return None
@@ -191,14 +123,15 @@ def _rebuilt(
 
 
 def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
-    """Offer in channel blocks, if only planes change and an output is one input or a mean of two by two."""
+    """Offer in channel blocks, and dense for copies, if an output is one pixel of its plane or a mean of two by two."""
     x = inputs[0]
     if not is_image(x, True) or any(value is not None and value.array is None for value in inputs[1:]):
         return []
     (y,) = _infer_resize(node, inputs)
     if not is_image(y, True) or not _for_traced_sizes(_has_plane_sources, node, x.shape, _parameters(inputs)):
         return []
-    return blocked_offer(node, x, y, target, _OPERATIONS[node["mode"]] * blocked_size(y, target), narrow=True)
+    dense = dense_offers(node, x, y, target, 1) if node["mode"] == "nearest" else []
+    return dense + blocked_offer(node, x, y, target, _OPERATIONS[node["mode"]] * blocked_size(y, target), narrow=True)
 
 
 def _lower(call: Call) -> list[Step]:
@@ -313,7 +246,7 @@ _STATED = "region?: known, scales?: known, sizes?: known -> y: =x (N C Q...)"
 _PLANES: dict[str, Any] = {"offers": _offers, "lower": _lower, "window": True, "int8": Int8.SAME_SCALE}
 _PLANES["signature"] = f"x: uint8|int8|float32 (N C P...), {_STATED}"
 
-_RESIZING = Op("Resize", _infer_resize, resize, _RESIZE, parameters=(1, 2, 3), **_PLANES)
+_RESIZING = Op("Resize", _infer_resize, _resize, _RESIZE, parameters=(1, 2, 3), **_PLANES)
 
 OPS = (
     _RESIZING,

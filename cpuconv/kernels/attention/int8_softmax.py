@@ -133,7 +133,7 @@ def weigh_rows(
                 return exp_below(vec, vec.sub(vec.load(place), top[at]))
             less = builder.sub(top[at], vec.load_int(place))
             parts = builder.lshr(less, vec.int_constant(TABLE.bit_length() - 1)), less
-            return vec.mul(*(avx512.choose(vec, table, part) for table, part in zip(tables, parts, strict=True)))
+            return vec.mul(*(vec.permuted(table, part) for table, part in zip(tables, parts, strict=True)))
 
         def exponentials(index: Any, values: list[Any], mask: Any = None) -> list[Any]:
             values = list(values)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from baselib.data_classes import dataclass
+from cpuconv.isa import Isa
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.binding.steps import Args, Space, Step
 from cpuconv.kernels.copies.movement import COSTS, LINE, ONE, OPEN, Axis, Strided, count_l1_sets, ordered
@@ -235,7 +236,7 @@ def _plane(movement: Strided) -> tuple[CopyTile, list[Axis]]:
         size *= columns.size
         columns = outer.pop()
     if columns.x == columns.y == size and columns.size * size > _QUAD:
-        return CopyTile(lanes, RUNS, 1), [*outer, Axis(columns.size * size, 1, 1)]
+        return CopyTile(run_lanes(movement.isa), RUNS, 1), [*outer, Axis(columns.size * size, 1, 1)]
     for rows in (axis for axis in outer if axis.x == size == columns.y and size <= 4):
         walked = [*(axis for axis in outer if axis is not rows), rows, columns]  # by identity: another may be equal
         wide = _widest(lanes, size * columns.size)
@@ -246,6 +247,11 @@ def _plane(movement: Strided) -> tuple[CopyTile, list[Axis]]:
         if wide and size == 4:
             return CopyTile(wide, COLUMNS, 4), walked
     return CopyTile(lanes, ELEMENTS, size), [*outer, columns]
+
+
+def run_lanes(isa: Isa) -> int:
+    """Lanes of the vectors that copy runs: on a Zen 4, half ones are as fast in L2, and 1.1 times as fast beyond."""
+    return isa.lanes // 2 if isa.store_cost > 1 else isa.lanes
 
 
 def _widest(lanes: int, size: int) -> int:

@@ -16,7 +16,7 @@ from cpuconv.kernels.binding.failure import FAILURE, name_words
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Args, Ref, Space, Step
 from cpuconv.kernels.binding.tensor_view import DENSE, TensorView
-from cpuconv.kernels.copies.copying import SHORTEST_RUN
+from cpuconv.kernels.copies.copying import SHORTEST_RUN, run_lanes
 from cpuconv.kernels.copies.movement import merge_axes
 from cpuconv.kernels.copies.moving import move_tensor
 from cpuconv.kernels.indexing.driver import (
@@ -201,7 +201,7 @@ def moves(
     ranged = ordered and processor.threads > now(units)
     size, step = rows.components[0]
     tile = IndexTile(
-        lanes=processor.isa.lanes,
+        lanes=run_lanes(processor.isa) if form == RUN else processor.isa.lanes,
         index_bytes=indices.dtype.itemsize,
         row=form,
         word=word,

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from cpuconv.kernels.windows.coordinates import KERNELS
+from cpuconv.problem.resizing import KERNELS
 from cpuconv.problem.window import Window
 
 _CUBIC = -0.75  # coefficient of Keys' kernel

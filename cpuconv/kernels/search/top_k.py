@@ -38,7 +38,7 @@ from cpuconv.symbolic.sizes import is_symbolic, least, now
 
 _GROUPS = 4  # groups of a line over elements to find
 _SPARE = 256  # elements that may pass beyond twice those to find, before they are sorted
-_INSERTED = 24  # elements up to which they are sorted by insertion
+_INSERTED = 48  # elements up to which they are sorted by insertion
 _BINS = 256  # of a digit
 _LINE_CYCLES, _VECTOR_CYCLES, _FOUND_CYCLES = 400.0, 8.0, 40.0  # per line, per vector of it, per element found
 

@@ -1,10 +1,8 @@
-"""Pooling in channel blocks with overlapping windows, computed in strips of outputs.
+"""Pooling with overlapping windows, of planes in channel blocks or dense, computed in strips of outputs.
 
-A strip is a tile of adjacent outputs of a row. Its kernel first reduces the input rows under the window to one vector
-per column of the strip, in a loop over the rows inside the input. Then it reduces columns: spans of two, four, eight …
-columns serve all windows that contain them. The strips at the ends of a row have another kernel, with the range of
-existing columns as arguments; it uses the neutral element for others. Strips have one of the widths `OUTPUTS`, and
-overlap in a row that they do not divide. So a pooling needs few kernels for planes of all sizes.
+A row is cut into strips (`pool_strip`) of one width, which overlap in a row that they do not divide. The strips at the
+ends of a row have another kernel, with the range of existing columns as arguments. So a pooling needs few kernels for
+planes of all sizes.
 
 The work is cut into units (image, channel block, output row).
 """
@@ -13,31 +11,29 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from baselib.data_classes import dataclass
 from cpuconv.elements import F32, Element
 from cpuconv.isa import Isa
-from cpuconv.isa.typed import load_as_float, store_float
-from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.binding.columns import columns_for
 from cpuconv.kernels.binding.steps import Args, MicroRef, Step
-from cpuconv.kernels.binding.tensor_view import TensorView
+from cpuconv.kernels.binding.tensor_view import TensorView, image_shape
 from cpuconv.kernels.copies.rows import zero_pixels
-from cpuconv.kernels.emit.fold import FOLDS, repeat
 from cpuconv.kernels.emit.intrinsics import word
-from cpuconv.kernels.windows.planes import FIELDS, PlaneTile, plane_args, store_nearest
+from cpuconv.kernels.windows.planes import FIELDS, PlaneTile, plane_args
+from cpuconv.kernels.windows.pool_strip import StripTile, factor_bytes, pool_strip
 from cpuconv.problem.integers import divide
-from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.kernel import kernel
-from cpuconv.runtime.microkernel import MicroKernel
 from cpuconv.symbolic.sizes import applied, is_symbolic, items_of, now
 
 OUTPUTS = (1, 2, 4, 7, 14)  # outputs of a strip, whose code is straight-line
-_NEUTRAL = {"sum": 0.0, "max": -math.inf, "min": math.inf}
+_DENSE_OUTPUTS = (4, 8, 16, 32)  # the same in dense planes: from half a vector to two, and perhaps more than a row has
+_FOLD, _DENSE = {"sum": 1}, 0.35  # instructions of a fold in dense planes, 3 if it keeps NaN; cycles of each (Zen 4)
+_UNROLLED = 8  # rows of a window that are unrolled in dense planes
 _WIDEST = 32  # columns of a window; those of wider ones would not stay in registers
 _ALWAYS = 4  # outputs of strips that are candidates whatever the number of registers
 _HELD = 5 / 8  # share of the registers for columns of a strip; others are for their operands
@@ -79,131 +75,17 @@ class Pooling:
         return range(first, max(first, min(size, start + self.kernel[axis] * step)), step)
 
 
-@dataclass(frozen=True)
-class StripTile:
-    """A strip: its outputs, and whether columns of their windows may be missing at either end.
-
-    It computes in float32; a pixel of narrow elements is several vectors.
-    """
-
-    lanes: int
-    fold: str
-    outputs: int
-    taps: int
-    stride: int
-    dilation: int
-    edged: bool
-    scaled: bool
-    element: Element = F32
-    shifted: bool = False
-
-    @property
-    def reach(self) -> int:
-        """Columns from the first tap of a window to its last."""
-        return (self.taps - 1) * self.dilation
-
-    @property
-    def columns(self) -> list[int]:
-        """Columns under the windows."""
-        steps = range(0, self.taps * self.dilation, self.dilation)
-        return sorted({output * self.stride + step for output in range(self.outputs) for step in steps})
-
-    @property
-    def wide(self) -> int:
-        """Columns from the first to the last one under the windows."""
-        return (self.outputs - 1) * self.stride + self.reach + 1
-
-    def may_be_missing(self, column: int) -> bool:
-        """Whether a column may be outside of the input; each window has at least one inside."""
-        return self.edged and not self.reach <= column < self.wide - self.reach
-
-
-@MicroKernel
-def pool_strip(
-    tile: StripTile, builder: ir.IRBuilder, x: Any, line: Any, rows: Any, y: Any, factors: Any, first: Any, last: Any
-) -> None:
-    """Compute the outputs of a strip.
-
-    Parameters
-    ----------
-    x, line, rows
-        Address of the first window's first column, padding included, in the first row inside the input; the byte stride
-        to the next such row, and their number, at least 1.
-    y
-        Address of the first output.
-    factors
-        Address of the factor of each output, each followed by the addend, if any.
-    first, last
-        Range of existing columns, counted from the first window's (`edged` only).
-    """
-    vec = Vector(builder, tile.lanes)
-    for piece in range(0, vec.size, vec.lanes * tile.element.bytes):
-        _emit_strip(tile, vec, piece, (x, line, rows, y, factors, first, last))
-
-
-def _emit_strip(tile: StripTile, vec: Vector, piece: int, words: tuple[Any, ...]) -> None:
-    """Emit the vectors of the outputs at byte offset `piece` of their pixels."""
-    x, line, rows, y, factors, first, last = words
-    builder, fold, element = vec.builder, FOLDS[tile.fold], tile.element
-    columns = tile.columns
-    neutral, size = vec.constant(_NEUTRAL[tile.fold]), I64(vec.size)
-    exists = {
-        column: builder.and_(builder.icmp_signed("<=", first, I64(column)), builder.icmp_signed("<", I64(column), last))
-        for column in columns
-        if tile.may_be_missing(column)
-    }
-
-    def load(start: Any, column: int) -> Any:
-        if column not in exists:
-            return load_as_float(vec, element, vec.offset(start, column * vec.size + piece))
-        there = builder.mul(builder.select(exists[column], I64(column), first), size)
-        value = load_as_float(vec, element, vec.offset(vec.offset(start, there), piece))
-        return builder.select(exists[column], value, neutral)
-
-    def row(index: Any) -> list[Any]:
-        start = vec.pointer(builder.add(x, builder.mul(index, line)))
-        return [load(start, column) for column in columns]
-
-    def further(index: Any, values: list[Any]) -> list[Any]:
-        return [fold(vec, value, seen) for value, seen in zip(values, row(index), strict=True)]
-
-    folded = repeat(vec, I64(1), rows, row(I64(0)), further)
-    spans = {(column, 1): value for column, value in zip(columns, folded, strict=True)}
-
-    def span(first: int, count: int) -> Any:
-        """Reduce `count` columns: the greatest power of two of them first, then the rest."""
-        if (first, count) not in spans:
-            half = 1 << (count - 1).bit_length() - 1
-            spans[first, count] = fold(vec, span(first, half), span(first + half * tile.dilation, count - half))
-        return spans[first, count]
-
-    y, factors, entry = vec.pointer(y), vec.pointer(factors), factor_bytes(tile.shifted)
-    for output in range(tile.outputs):
-        value = span(output * tile.stride, tile.taps)
-        if tile.scaled:
-            value = vec.mul(value, vec.broadcast(vec.offset(factors, entry * output)))
-        if tile.shifted:
-            value = vec.add(value, vec.broadcast(vec.offset(factors, entry * output + F32.bytes)))
-        (store_nearest if tile.shifted else store_float)(vec, element, value, vec.offset(y, output * vec.size + piece))
-
-
 _call_strip = pool_strip.caller()
-
-
-def factor_bytes(shifted: bool) -> int:
-    """Bytes per output in `factors`: a factor, and an addend if `shifted`."""
-    return 2 * F32.bytes if shifted else F32.bytes
 
 
 @kernel(f"inner edged strips strip wide stride near in_width rows line factors factor {FIELDS}")
 def pool(tile, worker, before, part, parts, args):
     """y = pooling of x, by strips.
 
-    `rows` has three int64 words per output row: byte offset of the first row under the window, number of such rows, and
-    byte offset of its factors, of `factor` bytes each. Strips start at output columns `strip`, 2·`strip` …, but the
-    last one ends with the row; `wide` input columns are under a strip.
+    `rows` has three int64 words per output row, as for `pool_strip`; a factor has `factor` bytes. Strips start at
+    output columns `strip`, 2·`strip` …, but the last one ends with the row; `wide` input columns are under a strip.
     """
-    pixel = 4 * tile.lanes
+    pixel = tile.pixel
     unit = args.units * part // parts
     end = args.units * (part + 1) // parts
     while unit < end:
@@ -215,49 +97,81 @@ def pool(tile, worker, before, part, parts, args):
         block = plane - image * args.blocks
         x = args.x + image * args.x_image + block * args.x_block
         y = args.y + image * args.y_image + block * args.y_block
-        for row in range(first, last):
-            entry = args.rows + 24 * row
-            source, count = x + word(tile, entry, 0), word(tile, entry, 1)
-            factors = args.factors + word(tile, entry, 2)
-            target = y + row * args.width * pixel
-            if count == 0:
+        step = last - first if tile.dense else 1  # rows per strip: more would not leave registers for pixels
+        for row in range(first, last, step):
+            rows, target = args.rows + 24 * row, y + row * args.width * pixel
+            if word(tile, rows, 1) == 0:
                 zero_pixels(tile, target, args.width)
                 continue
             for i in range(args.strips):
-                at = min(i * args.strip, args.width - args.strip)
+                at = max(0, min(i * args.strip, args.width - args.strip))
                 start = at * args.stride - args.near
-                inside = start >= 0 and start + args.wide <= args.in_width
+                inside = start >= 0 and start + args.wide <= args.in_width and args.strip <= args.width
                 _call_strip(
                     args.inner if inside else args.edged,
-                    x=source + start * pixel,
+                    x=x + start * pixel,
                     line=args.line,
-                    rows=count,
+                    rows=rows,
+                    count=step,
                     y=target + at * pixel,
-                    factors=factors + args.factor * at,
+                    y_line=args.width * pixel,
+                    factors=args.factors + args.factor * at,
                     first=max(0, -start),
                     last=min(args.wide, args.in_width - start),
+                    outputs=min(args.strip, args.width),
                 )
 
 
 def strip_tiles(tile: StripTile, isa: Isa) -> list[StripTile]:
     """All strips of the pooling that `tile` is a strip of, for planes of any width."""
-    found = [replace(tile, outputs=outputs, edged=edged) for outputs in OUTPUTS for edged in (False, True)]
-    return [each for each in found if each.outputs <= _ALWAYS or len(each.columns) <= isa.registers * _HELD]
+    vectors = (each for each in _DENSE_OUTPUTS if isa.lanes // 2 <= each <= 2 * isa.lanes)
+    widths = tuple(vectors) if tile.dense else OUTPUTS
+    found = [replace(tile, outputs=outputs, edged=edged) for outputs in widths for edged in (False, True)]
+    always = max(_ALWAYS, widths[0])
+    return [each for each in found if each.outputs <= always or len(each.columns) <= isa.registers * _HELD]
 
 
-def _strip_width(isa: Isa, width: int, pooling: Pooling, tile: StripTile) -> int:
-    """Outputs per strip with the fewest operations in a row of `width`."""
+def _fastest_strip(isa: Isa, width: int, pooling: Pooling, tile: StripTile) -> tuple[float, int]:
+    """Vector operations for a row of `width` by the strip with the fewest, and the outputs of that strip."""
 
-    def operations(strip: StripTile) -> int:
-        each = len(strip.columns) * pooling.kernel[0] + strip.outputs * math.ceil(math.log2(tile.taps) + 1) + _CALL
-        return divide(width, strip.outputs) * each
+    def operations(strip: StripTile) -> float:
+        each = len(strip.columns) * pooling.kernel[0] + _CALL
+        if strip.dense:
+            fold = _FOLD.get(tile.fold, 3)
+            vectors = divide(strip.outputs, strip.across)
+            each = len(strip.columns) * pooling.kernel[0] * (2 + fold) + vectors * (tile.taps - 1) * (3 + fold) + 20
+            return _DENSE * divide(width, strip.outputs) * each
+        return divide(width, strip.outputs) * (each + strip.outputs * math.ceil(math.log2(tile.taps) + 1))
 
-    return min((each for each in strip_tiles(tile, isa) if each.outputs <= width), key=operations).outputs
+    able = (each for each in strip_tiles(tile, isa) if tile.dense or each.outputs <= width)
+    return min((operations(each), each.outputs) for each in able)
 
 
-def _sees_all(pooling: Pooling, outputs: int, size: int) -> bool:
-    """Whether the window of each output of a row contains an input."""
-    return all(pooling.taps(1, output, size) for output in range(outputs))
+def _tile(isa: Isa, pooling: Pooling, element: Element, dense: bool) -> StripTile:
+    """A strip of one output, without missing columns."""
+    fields = (isa.lanes, pooling.fold, 1, pooling.kernel[1], pooling.strides[1], pooling.dilations[1], False)
+    rows = pooling.kernel[0] if dense and pooling.kernel[0] <= _UNROLLED else 0
+    return StripTile(*fields, pooling.factors is not None, element, pooling.shifted, dense, rows)
+
+
+def pools_dense(pooling: Pooling, size: Sequence[int], outputs: Sequence[int]) -> bool:
+    """Whether dense planes of `size` rows and columns can be pooled: each window has an input, and is not too wide."""
+    return _fits(pooling) and all(_sees_all(pooling, axis, outputs[axis], size[axis]) for axis in (0, 1))
+
+
+def dense_operations(isa: Isa, pooling: Pooling, width: int) -> float:
+    """Vector operations per vector of outputs of dense planes with rows of `width` outputs."""
+    return _fastest_strip(isa, now(width), pooling, _tile(isa, pooling, F32, True))[0] * isa.lanes / now(width)
+
+
+def _fits(pooling: Pooling) -> bool:
+    """Whether a window is narrow enough for strips, and not wholly in the padding before the first column."""
+    return pooling.kernel[1] <= _WIDEST and pooling.near[1] <= (pooling.kernel[1] - 1) * pooling.dilations[1]
+
+
+def _sees_all(pooling: Pooling, axis: int, outputs: int, size: int) -> bool:
+    """Whether the window of each output along an axis contains an input."""
+    return all(pooling.taps(axis, output, size) for output in range(outputs))
 
 
 def _tables(
@@ -276,20 +190,19 @@ def _tables(
 
 
 def pool_step(isa: Isa, x: TensorView, y: TensorView, pooling: Pooling, parts: int) -> Step | None:
-    """The call that pools `x`, in channel blocks, to `y`; None where a window is too wide for strips, or has no column
-    inside the input.
+    """The call that pools `x` to `y`, both in channel blocks or both dense.
+
+    None where a window is too wide for strips, or has no column inside the input; dense planes must be those of
+    `pools_dense`.
     """
-    lanes = isa.lanes
-    (h, w), (height, width) = x.physical[2:4], y.physical[2:4]
+    (h, w), (height, width) = image_shape(x.shape)[2:], image_shape(y.shape)[2:]
     taps, stride, dilation, near = pooling.kernel[1], pooling.strides[1], pooling.dilations[1], pooling.near[1]
-    if taps > _WIDEST or near > (taps - 1) * dilation:
-        return None
     bare = replace(pooling, factors=None)
-    if not applied(functools.partial(_sees_all, bare), width, w):
+    if not _fits(pooling) or not applied(functools.partial(_sees_all, bare, 1), width, w):
         return None
-    scaled = pooling.factors is not None
-    tile = StripTile(lanes, pooling.fold, 1, taps, stride, dilation, False, scaled, x.element, pooling.shifted)
-    tile = replace(tile, outputs=_strip_width(isa, now(width), pooling, tile))
+    dense = x.block == 1
+    tile = _tile(isa, pooling, x.element, dense)
+    tile = replace(tile, outputs=_fastest_strip(isa, now(width), pooling, tile)[1])
 
     def strip(outputs: int, edged: bool) -> MicroRef:
         return MicroRef(pool_strip, replace(tile, outputs=outputs, edged=edged))
@@ -297,12 +210,12 @@ def pool_step(isa: Isa, x: TensorView, y: TensorView, pooling: Pooling, parts: i
     others = [each.outputs for each in strip_tiles(tile, isa)]
     columns = columns_for(tile.outputs, others, width, lambda each: [strip(each, False), strip(each, True)])
     outputs = columns.taken
-    if width < outputs:
+    if not dense and width < outputs:
         raise ValueError("a strip is wider than the plane")
     strips = divide(width, outputs)
     starts = [] if is_symbolic(width) else [min(at * outputs, width - outputs) * stride - near for at in range(strips)]
-    inside = [start >= 0 and start + tile.wide <= w for start in starts]
-    x_line = x.strides[2]
+    inside = [start >= 0 and start + tile.wide <= w and outputs <= width for start in starts]
+    x_line = x.operand.strides.h
     tables = functools.partial(_tables, bare)
     factors = () if pooling.factors is None else (pooling.factors,)
     entries, distinct = items_of(applied(tables, h, height, x_line, *factors))
@@ -319,4 +232,4 @@ def pool_step(isa: Isa, x: TensorView, y: TensorView, pooling: Pooling, parts: i
         "rows": entries,
         "line": pooling.dilations[0] * x_line,
     }
-    return Step(pool, PlaneTile(lanes), args, parts)
+    return Step(pool, PlaneTile.of(isa, x), args, parts)

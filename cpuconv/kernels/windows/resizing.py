@@ -1,6 +1,7 @@
-"""Resizing of planes in channel blocks: tables list the one or two inputs of each output row and column.
+"""Resizing of planes: tables list the one or two inputs of each output row and column.
 
-The work is cut into units (image, channel block, output row).
+Planes are in channel blocks, or dense if outputs are copies. The work is cut into units (image, channel block, output
+row).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from cpuconv.kernels.binding.steps import Args, MicroRef, Step
 from cpuconv.kernels.binding.tensor_view import TensorView
 from cpuconv.kernels.emit.fold import repeat
 from cpuconv.kernels.windows.planes import FIELDS, PlaneTile, plane_args, store_nearest
+from cpuconv.kernels.windows.row_picks import pick_args
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
@@ -40,18 +42,22 @@ class ResizeTile:
 
 
 @MicroKernel
-def resize_row(tile: ResizeTile, builder: ir.IRBuilder, x: Any, row: Any, columns: Any, y: Any, width: Any) -> None:
-    """Compute a row of outputs: copies of pixels, or weighted means of 2 x 2 pixels.
+def resize_rows(
+    tile: ResizeTile, builder: ir.IRBuilder, x: Any, rows: Any, count: Any, columns: Any, y: Any, width: Any
+) -> None:
+    """Compute rows of outputs: copies of pixels, or weighted means of 2 x 2 pixels.
 
     Parameters
     ----------
-    x, row
-        Address of a plane, and of the output row's entry of a table; the addend, if any, follows the entry.
+    x
+        Address of a plane.
+    rows, count
+        Address of the entries of the output rows, and their number; the addend, if any, follows each entry.
     columns
         Address of the entries of the output columns: the byte offset from x of each tap, then the float32 weight of
         each.
     y, width
-        Address and number of outputs, at least 1.
+        Address of the first row, and number of its outputs, at least 1; rows are adjacent.
     """
     vec, element = Vector(builder, tile.lanes), tile.element
     size = entry_bytes(tile.taps)
@@ -67,28 +73,34 @@ def resize_row(tile: ResizeTile, builder: ir.IRBuilder, x: Any, row: Any, column
     def mean(values: Sequence[Any], factors: Sequence[Any]) -> Any:
         return vec.fma(values[1], factors[1], vec.mul(values[0], factors[0])) if factors else values[0]
 
-    added = [vec.broadcast(vec.offset(vec.pointer(row), size))] if tile.shifted else []
-    rows, row_weights = [builder.add(x, offset) for offset in offsets(row)], weights(row)
+    def row(number: Any, _: list[Any]) -> list[Any]:
+        own = builder.add(rows, builder.mul(number, I64(size + 8 * tile.shifted)))
+        added = [vec.broadcast(vec.offset(vec.pointer(own), size))] if tile.shifted else []
+        starts, row_weights = [builder.add(x, offset) for offset in offsets(own)], weights(own)
+        line = vec.offset(vec.pointer(y), builder.mul(number, builder.mul(width, I64(vec.size))))
 
-    def pixel(index: Any, values: list[Any]) -> list[Any]:
-        entry = builder.add(columns, builder.mul(index, I64(size)))
-        distances, factors = offsets(entry), weights(entry)
-        target = vec.offset(vec.pointer(y), builder.mul(index, I64(vec.size)))
-        for piece in range(0, vec.size, vec.lanes * element.bytes):
-            read = [[seen(start, offset, piece) for start in rows] for offset in distances]
-            result = mean([mean(column, row_weights) for column in read], factors)
-            for number in added:
-                result = vec.add(result, number)
-            (store_nearest if tile.shifted else store_float)(vec, element, result, vec.offset(target, piece))
+        def pixel(index: Any, values: list[Any]) -> list[Any]:
+            entry = builder.add(columns, builder.mul(index, I64(size)))
+            distances, factors = offsets(entry), weights(entry)
+            target = vec.offset(line, builder.mul(index, I64(vec.size)))
+            for piece in range(0, vec.size, vec.lanes * element.bytes):
+                read = [[seen(start, offset, piece) for start in starts] for offset in distances]
+                result = mean([mean(column, row_weights) for column in read], factors)
+                for number in added:
+                    result = vec.add(result, number)
+                (store_nearest if tile.shifted else store_float)(vec, element, result, vec.offset(target, piece))
+            return []
+
+        repeat(vec, I64(0), width, [], pixel)
         return []
 
     def seen(start: Any, offset: Any, piece: int) -> Any:
         return load_as_float(vec, element, vec.offset(vec.pointer(builder.add(start, offset)), piece))
 
-    repeat(vec, I64(0), width, [], pixel)
+    repeat(vec, I64(0), count, [], row)
 
 
-_call_row = resize_row.caller()
+_call_rows = resize_rows.caller()
 
 
 def entry_bytes(taps: int) -> int:
@@ -96,18 +108,30 @@ def entry_bytes(taps: int) -> int:
     return 8 if taps == 1 else 12 * taps
 
 
-@kernel(f"strip rows columns row_entry {FIELDS}")
+@kernel(f"strip rows columns row_entry line {FIELDS}")
 def resize(tile, worker, before, part, parts, args):
-    """y = x resized, by the tables `rows` and `columns`; the entries of `rows` have `row_entry` bytes."""
-    line = 4 * tile.lanes * args.width
-    for unit in range(args.units * part // parts, args.units * (part + 1) // parts):
-        row = unit % args.height
+    """y = x resized, by the tables `rows` and `columns`; the entries of `rows` have `row_entry` bytes.
+
+    `line`: bytes from a row of outputs to the next one, or 0 if entries have their offsets.
+    """
+    unit = args.units * part // parts
+    end = args.units * (part + 1) // parts
+    while unit < end:
         plane = unit // args.height
+        first = unit - plane * args.height
+        count = min(args.height - first, end - unit)
+        unit += count
         image = plane // args.blocks
         block = plane - image * args.blocks
-        x = args.x + image * args.x_image + block * args.x_block
-        y = args.y + image * args.y_image + block * args.y_block + row * line
-        _call_row(args.strip, x=x, row=args.rows + row * args.row_entry, columns=args.columns, y=y, width=args.width)
+        _call_rows(
+            args.strip,
+            x=args.x + image * args.x_image + block * args.x_block,
+            rows=args.rows + first * args.row_entry,
+            count=count,
+            columns=args.columns,
+            y=args.y + image * args.y_image + block * args.y_block + first * args.line,
+            width=args.width,
+        )
 
 
 def _fields(taps: int, added: float | None) -> list[Any]:
@@ -138,16 +162,18 @@ def resize_step(
     parts: int,
     added: float | None = None,
 ) -> Step:
-    """The call that resizes `x`, in channel blocks, to `y`, by `sources` of rows and of columns, 1 or 2 `taps` each.
+    """The call that resizes `x` to `y`, by `sources` of rows and of columns, 1 or 2 `taps` each.
 
-    For 8-bit elements and 2 taps, `added` is added and the sum rounded to the nearest; otherwise fractions are cut off.
+    Both are in channel blocks, or, with one tap, dense. For 8-bit elements and 2 taps, `added` is added and the sum
+    rounded to the nearest; otherwise fractions are cut off.
     """
-    tile = ResizeTile(isa.lanes, taps, x.element if taps > 1 else F32, added is not None)  # one tap: pixels are copied
-    args: Args = {
-        **plane_args(x, y),
-        "strip": MicroRef(resize_row, tile),
-        "rows": applied(functools.partial(_table, 0, added), sources, x.strides[2]),
-        "columns": applied(functools.partial(_table, 1, None), sources, x.strides[3]),
-        "row_entry": np.dtype(_fields(taps, added)).itemsize,
-    }
+    args: Args = {**plane_args(x, y)}
+    if x.block == 1:
+        args |= pick_args(isa, x, y, sources)
+    else:
+        tile = ResizeTile(isa.lanes, taps, x.element if taps > 1 else F32, added is not None)  # one tap: copied pixels
+        args["strip"] = MicroRef(resize_rows, tile)
+        args["rows"] = applied(functools.partial(_table, 0, added), sources, x.strides[2])
+        args["columns"] = applied(functools.partial(_table, 1, None), sources, x.strides[3])
+        args |= {"row_entry": np.dtype(_fields(taps, added)).itemsize, "line": y.strides[2]}
     return Step(resize, PlaneTile(isa.lanes), args, parts)

@@ -21,7 +21,8 @@ from cpuconv.kernels.binding.tensor_view import TensorView
 from cpuconv.kernels.emit.fold import FOLDS, repeat
 from cpuconv.kernels.emit.intrinsics import word, zero_vector
 from cpuconv.kernels.windows.planes import FIELDS, PlaneTile, plane_args, store_nearest
-from cpuconv.kernels.windows.pooling import Pooling, factor_bytes
+from cpuconv.kernels.windows.pool_strip import factor_bytes
+from cpuconv.kernels.windows.pooling import Pooling
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel

@@ -20,6 +20,7 @@ from cpuconv.kernels.windows.pooling import OUTPUTS, Pooling, pool_step, strip_t
 from cpuconv.memory.aligned import aligned
 from cpuconv.network.running.recording import Recording
 from cpuconv.problem.arrays import address
+from cpuconv.problem.pooling import window_of
 from support.graph import lowered
 
 LANES = current().lanes
@@ -83,6 +84,28 @@ def test_pooling_is_the_reference(case, threads, apart):
     made, x = case
     assume(window_fits(made, x))
     assert check(made, [x], threads=threads, apart=apart) == 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data(), THREADS, st.booleans())
+def test_dense_planes_are_pooled(data, threads, apart):
+    op, draw = data.draw(st.sampled_from(("MaxPool", "AveragePool"))), data.draw
+    kernel, stride, dilation = draw(st.sampled_from(((2, 2, 1), (3, 2, 1), (5, 1, 1), (3, 1, 2), (2, 3, 1))))
+    shape = (2, 3, *(draw(st.sampled_from(each)) for each in ((1, 2, 7), (1, 3, 7, 13, 20, 31, 35, 70, 112))))
+    attributes = {
+        "kernel_shape": [kernel] * 2,
+        "strides": [draw(st.integers(1, 2)), stride],
+        "dilations": [dilation] * 2,
+    }
+    attributes["pads"] = [draw(st.integers(0, kernel - 1)) for _ in range(4)]
+    made, x = node(op, ceil_mode=draw(st.integers(0, 1)), **attributes), normal(*shape)
+    assume(window_fits(made, x))
+    x[0, 1, -1, shape[-1] // 2] = draw(st.sampled_from((0, np.nan, np.inf)))
+    if op == "MaxPool" and draw(st.booleans()):
+        x = np.nan_to_num(x * 50, posinf=127).astype(draw(st.sampled_from((np.int8, np.uint8))))
+    offers = [offer for offer in lowered.offers(made, [x]) if offer.outputs == (DENSE,)]
+    inside = window_of(made.attributes, x.shape).counts().all()  # whether each window has an input
+    assert lowered.check(made, [x], threads=threads, apart=apart, made=offers) == inside
 
 
 @pytest.mark.parametrize("width", range(1, 70, 4))
@@ -151,7 +174,7 @@ def test_what_is_not_finite_arrives_from_wherever_it_lies(op, value):
 @pytest.mark.parametrize("shape", [(3, LANES - 1, 7), (1, LANES + 1, 7, 9), (2, LANES, 23, 24)])
 @pytest.mark.parametrize("op", ["GlobalMaxPool", "GlobalAveragePool"])
 def test_a_plane_is_pooled(op, shape, threads):
-    assert check(node(op), [normal(*shape)], threads=threads, apart=True) == 1
+    assert lowered.check(node(op), [normal(*shape)], threads=threads, apart=True) == 2  # dense ones too
 
 
 @pytest.mark.parametrize("op", REDUCTIONS)

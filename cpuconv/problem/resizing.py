@@ -1,15 +1,18 @@
-"""Coordinates of a resized axis: input positions of outputs, their rounding, and weights of the inputs around them.
+"""Resize in NumPy: sizes of the resized axes, coordinates of outputs in the input, their rounding, and weights.
 
-Source: ONNX operator Resize.
+Source: ONNX operator Resize. Axes are resized one by one: each output has a coordinate in the input, and is a weighted
+mean of the inputs around it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+
+_EXACT = 1 << 24  # up to here, float32 has all integers
 
 
 class Axis(NamedTuple):
@@ -21,6 +24,64 @@ class Axis(NamedTuple):
     scale: float
     start: float
     end: float
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether outputs are the inputs."""
+        return self.scale == 1 and self.outputs == self.size and (self.start, self.end) == (0, 1)
+
+
+def resized_axes(
+    attributes: Mapping[str, Any],
+    shape: Sequence[int],
+    axes: Sequence[int],
+    region: np.ndarray | None,
+    scales: np.ndarray | None,
+    sizes: Sequence[int] | None,
+) -> list[Axis]:
+    """Parameters of the axes that are resized, from ONNX attributes and operands.
+
+    Raises
+    ------
+    ValueError
+        The operands do not fit the axes.
+    """
+    lengths = [shape[axis] for axis in axes]
+    if scales is not None and scales.size:
+        factors = [float(scale) for scale in scales]
+        _check_count(factors, axes, "scales")
+        outputs = [_scaled(length, scale) for length, scale in zip(lengths, factors, strict=True)]
+    elif sizes is None:
+        raise ValueError("there are neither scales nor sizes")
+    else:
+        outputs = list(sizes)
+        _check_count(outputs, axes, "sizes")
+        for length, count in zip(lengths, outputs, strict=True):
+            if count > 0 and not length:
+                raise ValueError(f"an axis of size 0 has nothing to be resized to {count}")
+        factors = [count / length if length else 1.0 for length, count in zip(lengths, outputs, strict=True)]
+        policy = {"not_larger": min, "not_smaller": max}.get(attributes["keep_aspect_ratio_policy"])
+        if policy:
+            kept = policy((factor for factor, length in zip(factors, lengths, strict=True) if length), default=1.0)
+            factors = [kept] * len(axes)
+            outputs = [int(kept * length + 0.5) for length in lengths]
+    starts, ends = [0.0] * len(axes), [1.0] * len(axes)
+    if region is not None and region.size and attributes["coordinate_transformation_mode"] == "tf_crop_and_resize":
+        starts, ends = region.reshape(2, -1).tolist()
+    columns = zip(axes, lengths, outputs, factors, starts, ends, strict=True)
+    return [Axis(*fields) for fields in columns]
+
+
+def _check_count(stated: Sequence[object], axes: Sequence[int], name: str) -> None:
+    if len(stated) != len(axes):
+        raise ValueError(f"there are {len(stated)} {name} for {len(axes)} axes")
+
+
+def _scaled(length: int, scale: float) -> int:
+    """Multiply a length by a scale in float32."""
+    if scale.is_integer() and 0 <= length * scale <= _EXACT:
+        return length * int(scale)
+    return int(np.float32(length) * np.float32(scale))
 
 
 def _align_corners(at: np.ndarray, one: Axis) -> np.ndarray:
@@ -113,3 +174,29 @@ def sources(attributes: Mapping[str, Any], one: Axis) -> tuple[np.ndarray, np.nd
         return *_neighbours(attributes, one, places), places
     taken = np.clip(ROUNDING[attributes["nearest_mode"]](places), 0, one.size - 1).astype(int)
     return taken[:, None], None, places
+
+
+def resize(attributes: Mapping[str, Any], x: np.ndarray, axes: Sequence[Axis]) -> np.ndarray:
+    """Compute weighted means of inputs around each output's coordinate; axes that shrink come first."""
+    sizes = {one.axis: one.outputs for one in axes}
+    shape = [sizes.get(axis, size) for axis, size in enumerate(x.shape)]
+    if 0 in shape:
+        return np.zeros(shape, x.dtype)
+    for one in sorted(axes, key=lambda one: one.outputs / one.size):
+        if one.unchanged:
+            continue
+        inputs, weights, places = sources(attributes, one)
+        if weights is None:
+            x = np.take(x, inputs[:, 0], one.axis)
+        else:
+            pairs = zip(inputs.T, weights.T, strict=True)
+            x = sum(np.take(x, at, one.axis) * along(weight, one.axis, x.ndim) for at, weight in pairs)
+        if attributes["coordinate_transformation_mode"] == "tf_crop_and_resize":
+            outside = (places < 0) | (places > one.size - 1)
+            x = np.where(along(outside, one.axis, x.ndim), attributes["extrapolation_value"], x)
+    return x
+
+
+def along(vector: np.ndarray, axis: int, rank: int) -> np.ndarray:
+    """Reshape a vector to broadcast along an axis."""
+    return vector.reshape(-1, *[1] * (rank - 1 - axis))
