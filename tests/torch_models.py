@@ -1,11 +1,12 @@
 """Compare PyTorch models of public packages, read by `cpuconv.from_torch`, with eager execution.
 
-    python tests/torch_models.py [--only NAME,...] [--group torchvision,...] [--read] [--backend]
+    python tests/torch_models.py [--only NAME,...] [--group torchvision,...] [--read] [--backend] [--resume FILE]
 
 Prints one line per model: largest error relative to the largest output, seconds to export and read, and to compile and
 run. Where the error is over the bound, the line also has that of eager execution with inputs changed by 1e-6: boxes of
-equal scores may change places. `--read` only reads; `--backend` uses `torch.compile(backend="cpuconv")`. Weights are
-random; images are small. Models of packages that are not installed are skipped.
+equal scores may change places. `--read` only reads; `--backend` uses `torch.compile(backend="cpuconv")`, and prints
+the number of compiled parts. `--resume` adds the lines to a file, and skips models that it has. Weights are random;
+images are small. Models of packages that are not installed are skipped.
 """
 
 from __future__ import annotations
@@ -18,14 +19,16 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torch_detectors
 import transformers_cases
 from torch.utils import _pytree as pytree
 
-from support.torch_backend import register
+from support.torch_backend import compiled_parts, register
 
 BOUND = 2e-4  # error relative to the largest element of an output
 Case = tuple[str, Callable[[], tuple[torch.nn.Module, tuple[Any, ...]]]]
@@ -75,20 +78,7 @@ def _torchvision() -> Iterator[Case]:
                 (torch.randn(1, 3, 16, 224, 224) if "mvit" in name or "s3d" in name else torch.randn(1, 3, 8, 64, 64),),
             ),
         )
-    for name in models.list_models(module=models.detection):
-        yield f"detection.{name}", lambda name=name: (_detector(models, name), ([torch.rand(3, 128, 160)],))
-
-
-def _detector(models: Any, name: str) -> torch.nn.Module:
-    """A detection model whose random scores are apart, so that few of its boxes are as good as others."""
-    sizes = {} if name.startswith("ssd") else {"min_size": 128, "max_size": 160}
-    scores = {"box_score_thresh": 0.0} if "rcnn" in name else {"score_thresh": 0.02}
-    model: torch.nn.Module = models.get_model(name, weights=None, weights_backbone=None, **sizes, **scores)
-    with torch.no_grad():
-        for label, weights in model.named_parameters():
-            if "cls_" in label or "classification_head" in label:
-                weights.mul_(100 if "rcnn" in name else 3)
-    return model
+    yield from torch_detectors.cases(models)
 
 
 def _timm() -> Iterator[Case]:
@@ -146,16 +136,11 @@ def _run(make: Callable[[], Any], options: argparse.Namespace) -> str:
     module, args = make()
     module.eval()
     with torch.no_grad():
-        for weights in module.parameters():  # layers that begin with zeros would hide errors before them
-            if not weights.any():
-                weights.normal_(std=0.02)
-        expected = module(*args)
+        torch_detectors.fill_zeros(module)
         begin = time.perf_counter()
         if options.backend:
-            fast = torch.compile(module, backend="cpuconv")
-            error = error_of(fast(*args), expected)
-            text = f"{error:9.1e} {time.perf_counter() - begin:7.1f} s"
-            return text if error < BOUND else f"{text}  WRONG, eager {_sensitivity(module, args, expected):.1e}"
+            return _run_backend(module, args)
+        expected = module(*args)
         from cpuconv.reading.aten.exported import read_module
 
         graph = read_module(module, args)
@@ -170,6 +155,34 @@ def _run(make: Callable[[], Any], options: argparse.Namespace) -> str:
         error = error_of([*model.run(feed).values()], expected)
         text = f"{error:9.1e} {read - begin:7.1f} s {time.perf_counter() - read:7.1f} s"
         return text if error < BOUND else f"{text}  WRONG, eager {_sensitivity(module, args, expected):.1e}"
+
+
+def _run_backend(module: torch.nn.Module, args: Any) -> str:
+    """Compare a module behind `torch.compile` with eager execution; detection models stage by stage."""
+    torch._dynamo.reset()  # else the ninth model of one class would run eagerly
+    begin = time.perf_counter()
+    with compiled_parts() as parts, torch_detectors.recorded(module) as found:
+        results = torch.compile(module, backend="cpuconv")(*args)
+    seconds = time.perf_counter() - begin
+    with torch_detectors.continued(module, found, error_of) as errors:
+        expected = module(*args)
+    errors.append(error_of(results, expected))
+    text = f"{max(errors):9.1e} {seconds:7.1f} s {len(parts):3} parts"
+    if len(errors) > 1:
+        text += f", stages {' '.join(f'{each:.0e}' for each in errors)}, {len(results[0]['scores'])} boxes"
+    if not parts or len(found) != len(errors) - 1:
+        return f"{text}  WRONG, all stays eager"
+    return text if max(errors) < BOUND else f"{text}  WRONG, eager {_sensitivity(module, args, expected):.1e}"
+
+
+def _attempt(make: Callable[[], Any], options: argparse.Namespace) -> str:
+    """Run a model; a failure is part of the report."""
+    try:
+        return _run(make, options)
+    except Exception as error:
+        if options.only:
+            traceback.print_exc()
+        return f"FAILED {type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 def _sensitivity(module: torch.nn.Module, args: Any, expected: Any) -> float:
@@ -190,11 +203,15 @@ def main() -> int:
     parser.add_argument("--part", default="1/1", help="k/n: every n-th model, from the k-th on")
     parser.add_argument("--read", action="store_true")
     parser.add_argument("--backend", action="store_true")
+    parser.add_argument("--resume", type=Path, help="file with the lines of earlier runs")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.disable()
     if options.backend:
         register()
+    lines: dict[tuple[str, ...], str] = {}
+    if options.resume and options.resume.exists():
+        lines = {tuple(line.split()[:2]): line for line in options.resume.read_text().splitlines()}
     failed, counted = 0, 0
     at, of = map(int, options.part.split("/"))
     for group in options.group.split(","):
@@ -205,15 +222,13 @@ def main() -> int:
             continue
         only = {*filter(None, options.only.split(","))}
         for name, make in [case for case in cases if not only or case[0] in only][at - 1 :: of]:
+            line = lines.get((group, name)) or f"{group:12} {name:36} {_attempt(make, options)}"
             counted += 1
-            try:
-                text = _run(make, options)
-            except Exception as error:  # a report of all models
-                text = f"FAILED {type(error).__name__}: {str(error)[:300]}"
-                if only:
-                    traceback.print_exc()
-            failed += "FAILED" in text or "WRONG" in text
-            print(f"{group:12} {name:36} {text}", flush=True)
+            failed += "FAILED" in line or "WRONG" in line
+            print(line, flush=True)
+            if options.resume and (group, name) not in lines:
+                with options.resume.open("a") as file:
+                    file.write(f"{line}\n")
     print(f"{counted - failed} of {counted} models are right")
     return failed
 

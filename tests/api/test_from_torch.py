@@ -62,6 +62,23 @@ def test_keyword_arguments() -> None:
     close([results["logits"]], [expected(X)[0] * 3])
 
 
+def test_outputs_that_are_inputs() -> None:
+    """Outputs that are inputs, views of these, or another output are arrays of their own."""
+
+    class Passing(torch.nn.Module):
+        def forward(self, image: Any) -> Any:
+            y = image * 2
+            return {"image": image, "view": image[:, 1:], "y": y, "turned": y.mT, "again": y}
+
+    x = X.numpy().copy()
+    results = cpuconv.from_torch(Passing().eval(), (X,)).run({"image": x})
+    assert [*results] == ["image_out", "view", "y", "turned", "again"]
+    close(results.values(), [x, x[:, 1:], x * 2, (x * 2).swapaxes(2, 3), x * 2])
+    for array in results.values():
+        array += 1
+    close([x, results["again"], results["turned"]], [X.numpy(), 2 * x + 1, 2 * x.swapaxes(2, 3) + 1])
+
+
 def test_programs_and_files(tmp_path: Path) -> None:
     """An exported program, a file of one, and a saved model give equal results."""
     program, path = torch.export.export(NET, (X,)), tmp_path / "net.pt2"

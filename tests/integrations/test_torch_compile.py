@@ -14,8 +14,8 @@ torch = pytest.importorskip("torch")
 from torch.nn import functional as F  # noqa: E402
 
 from cpuconv.errors import CpuconvWarning  # noqa: E402
-from cpuconv.integrations.torch_compile import backend, calling  # noqa: E402
-from support.torch_backend import NAME, Function, Net, compiled, fresh, images, same  # noqa: E402
+from cpuconv.integrations.torch_compile import backend  # noqa: E402
+from support.torch_backend import NAME, Function, Net, compiled, compiled_parts, fresh, images, same  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -25,17 +25,10 @@ def registered() -> Iterator[None]:
 
 
 @pytest.fixture
-def parts(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def parts() -> Iterator[list[Any]]:
     """Models that are compiled during a test."""
-    made: list[Any] = []
-    original = calling.Part.__init__
-
-    def counted(self: Any, *args: Any) -> None:
-        original(self, *args)
-        made.append(self)
-
-    monkeypatch.setattr(calling.Part, "__init__", counted)
-    return made
+    with compiled_parts() as made:
+        yield made
 
 
 def test_entry_point() -> None:
@@ -233,9 +226,9 @@ def test_autocast() -> None:
 
 
 def test_threads() -> None:
-    """Concurrent first and later calls, with two sets of weights."""
+    """Concurrent calls, with two sets of weights that changed before."""
     nets, x = [Net(), Net()], images()
-    fast, expected = [compiled(net) for net in nets], [net(x) for net in nets]
+    fast = [compiled(net) for net in nets]
     failed: list[BaseException] = []
 
     def call(at: int) -> None:
@@ -246,8 +239,10 @@ def test_threads() -> None:
         except BaseException as error:  # noqa: BLE001, reported by the main thread
             failed.append(error)
 
-    for each in fast:
+    for net, each in zip(nets, fast, strict=True):
         each(x)
+        net.conv.weight.mul_(2)
+    expected = [net(x) for net in nets]
     threads = [threading.Thread(target=call, args=(at,)) for at in range(4)]
     for thread in threads:
         thread.start()
@@ -260,7 +255,8 @@ def test_saved(tmp_path: Path) -> None:
     """A function that `aot_compile` saved runs again, with other weights of the same module, too."""
     pytest.importorskip("torch._dynamo.aot_compile_types")  # torch 2.9
     net, x = Net().eval(), images()
-    function = torch.compile(net, fullgraph=True, backend=NAME).forward.aot_compile(((x,), {}))
+    with torch._dynamo.config.patch(enable_aot_compile=True):  # the default from torch 2.12 on
+        function = torch.compile(net, fullgraph=True, backend=NAME).forward.aot_compile(((x,), {}))
     same(function(net, x), net(x))
     path = str(tmp_path / "net")
     function.save_compiled_function(path)

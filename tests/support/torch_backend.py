@@ -6,6 +6,7 @@ import contextlib
 import warnings
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import nn
@@ -38,6 +39,22 @@ def fresh() -> Iterator[None]:
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("error", CpuconvWarning)
         yield
+
+
+@contextlib.contextmanager
+def compiled_parts() -> Iterator[list[Any]]:
+    """A list to which each part of a graph is added when it is compiled."""
+    from cpuconv.integrations.torch_compile.calling import Part
+
+    made: list[Any] = []
+    original = Part.__init__
+
+    def counted(self: Any, *args: Any) -> None:
+        original(self, *args)
+        made.append(self)
+
+    with mock.patch.object(Part, "__init__", counted):
+        yield made
 
 
 class Net(nn.Module):

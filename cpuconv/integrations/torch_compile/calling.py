@@ -25,9 +25,11 @@ from cpuconv.problem.arrays import FLOAT32, like, writable_view
 from cpuconv.reading.aten import fx_reader
 
 try:
-    from torch._dynamo.aot_compile_types import GraphModuleSerializableCallable, SerializableCallable
+    from torch._dynamo import aot_compile_types as _saving
 except ImportError:  # before torch 2.9, which cannot save compiled functions
-    SerializableCallable, GraphModuleSerializableCallable = object, lambda module: module.forward
+    _saving = None
+SerializableCallable: Any = getattr(_saving, "SerializableCallable", object)
+_eager_callable: Any = getattr(_saving, "GraphModuleSerializableCallable", operator.attrgetter("forward"))  # torch 2.12
 
 _KEPT = 4  # sets of parameters whose packed weights are kept, such as those of several instances of a class
 
@@ -230,7 +232,7 @@ def _inverse(order: Sequence[int] | None) -> list[int] | None:
 
 def eager_callable(captured: fx.GraphModule) -> Any:
     """The captured graph itself, as a callable that can be saved."""
-    return GraphModuleSerializableCallable(captured)
+    return _eager_callable(captured)
 
 
 def copy_module(module: fx.GraphModule) -> fx.GraphModule:

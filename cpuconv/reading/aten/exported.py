@@ -41,7 +41,8 @@ def read_module(
     try:
         program = torch.export.export(module, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes)
     except Exception as error:  # of any kind: a module is any Python code
-        raise SourceError(f"{name} cannot be exported by torch.export: {_first_line(error)}") from error
+        reason = f"{_first_line(error)}{_advice(error)}"
+        raise SourceError(f"{name} cannot be exported by torch.export: {reason}") from error
     finally:
         torch.backends.mha.set_fastpath_enabled(fast_path)
     return read_program(program, name)
@@ -108,6 +109,12 @@ def read_program(program: ExportedProgram, name: str = "program") -> Graph:
 
 def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+
+
+def _advice(error: Exception) -> str:
+    """The way for modules whose branches depend on elements, as a part of a sentence."""
+    decided = "DataDependent" in type(error).__name__
+    return '; torch.compile(module, backend="cpuconv") divides such modules at these branches' if decided else ""
 
 
 def _is_written(kind: OutputKind) -> bool:
