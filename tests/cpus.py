@@ -36,7 +36,7 @@ PASSED, FAILED, CANNOT = 0, 1, 77
 
 NATIVE = {name: FEATURES[name] for name in ("x86-64", "haswell", "skylake-avx512", "znver4", "znver5")}
 _KINDS = ("avx512f", "avxvnni", "avx2")  # what code of a CPU differs by, the first that it has
-ARM = ("cortex-a76", "neoverse-n1", "neoverse-v1")
+ARM = ("cortex-a55", "cortex-a76", "neoverse-n1", "neoverse-v1")
 ARM_SECONDS = 1800  # a test may take: some kernels are compiled by an emulated compiler
 HERE_SECONDS = 120  # a test may take that only compiles
 
@@ -185,20 +185,25 @@ def _run(name: str, options: list[str]) -> bool:
     return _started(name, options)
 
 
+def _run_as(name: str) -> str:
+    """The emulated CPU that runs code of a class: emulators lack Cortex-A55, and Cortex-A76 has all that it has."""
+    return "cortex-a76" if name == "cortex-a55" else name
+
+
 def _run_on_arm(name: str, options: list[str]) -> bool:
     """Run pytest on an emulated ARM, with kernels that this machine compiles before, as far as the tests go here.
 
     Tests fail here where they compare results, as nothing runs: what they would compile after that is compiled there.
     """
     root = arm.root()
-    script = str(arm.interpreter(root, name))
+    script = str(arm.interpreter(root, _run_as(name)))
     cache = str((kept() or root) / "arm")
     stands_for = {**environment(emulated.CLASSES[name]), emulated.VARIABLE: name, "CPUCONV_TEST_CACHE": cache}
     files = [each for each in options if each.startswith("tests/")] or COMPILED_HERE
     if files := [each for each in files if each.startswith(COMPILED_HERE)]:
         others = [each for each in options if not each.startswith("tests/")]
         _started(f"{name}, compiled here", [f"--timeout={HERE_SECONDS}", *others, *files], more=stands_for, quiet=True)
-    launched = {VARIABLE: shlex.join(arm.launcher(root, name)), "CPUCONV_TEST_PYTHON": script}
+    launched = {VARIABLE: shlex.join(arm.launcher(root, _run_as(name))), "CPUCONV_TEST_PYTHON": script}
     return _started(f"{name}, emulated", [f"--timeout={ARM_SECONDS}", *options], [script], {**stands_for, **launched})
 
 
@@ -206,7 +211,7 @@ def _judge_on_arm(name: str, options: list[str]) -> bool:
     """Judge random problems by kernels that this machine compiles before; gives whether one of both failed."""
     root = arm.root()
     stands_for = {**environment(emulated.CLASSES[name]), emulated.VARIABLE: name}
-    ways = (f"{name}, compiled here", ()), (f"{name}, emulated", [str(arm.interpreter(root, name))])
+    ways = (f"{name}, compiled here", ()), (f"{name}, emulated", [str(arm.interpreter(root, _run_as(name)))])
     return any([_started(title, options, interpreter, stands_for, JUDGED) for title, interpreter in ways])
 
 

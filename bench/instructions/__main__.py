@@ -61,7 +61,9 @@ def _network(peer: Any, path: Path) -> Iterator[tuple[Form, dict[str, Any]]]:
     """Prepare a network, and describe it."""
     graph = read(path)
     feed = {name: random_array(graph.value(name)) for name in graph.inputs}
-    yield peer.network(path, feed, threads=1)[-1], {"label": path.stem, "outputs": 1, "algorithm": ""}
+    with tempfile.TemporaryDirectory() as folder:
+        forms = peer.network(peer.converted(path, Path(folder)), feed, threads=1)
+    yield forms[-1], {"label": path.stem, "outputs": 1, "algorithm": ""}
 
 
 def count(forms: Iterable[tuple[Form, dict[str, Any]]]) -> Iterator[dict[str, Any]]:

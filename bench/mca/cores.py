@@ -1,4 +1,4 @@
-"""Cores of Arm as models: cycles of a loop by llvm-mca, where its model is right, and by `in_order`.
+"""Cores of Arm as models: cycles of a loop by llvm-mca, where its model is right, and by `runtime.in_order`.
 
 llvm-mca's Neoverse N1 counts a load as two of three µops a cycle. The core dispatches eight µops and decodes four
 instructions a cycle, so the loop takes what llvm-mca says with eight, and no less than a cycle per four instructions.
@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bench.mca import in_order
+from cpuconv.runtime.in_order import pipeline
 
 TOOLS = tuple(f"llvm-mca{version}" for version in ("-22", "", "-21", "-20", "-19"))
 MIN_VERSION = 18  # older ones have no model of Neoverse N1 and V1
@@ -65,9 +65,14 @@ def _neoverse_n1(lines: Sequence[str]) -> float:
     return max(by_mca(lines, "neoverse-n1", "-dispatch=8"), len(lines) / _DECODED)
 
 
+def in_order(lines: Sequence[str]) -> float:
+    """Cycles per turn of a loop on a Cortex-A55."""
+    return pipeline.cycles([pipeline.read(line) for line in lines])
+
+
 CORES = (
     Core("Cortex-A76, Neoverse N1", "cortex-a76", 2, _neoverse_n1),
     Core("Neoverse V1", "neoverse-v1", 4, lambda lines: by_mca(lines, "neoverse-v1")),
-    Core("Cortex-A55", "cortex-a55", 1, in_order.cycles),
+    Core("Cortex-A55", "cortex-a55", 1, in_order),
 )
 BY_CLASS = {core.compiled_for: core for core in CORES}

@@ -1,10 +1,14 @@
-"""ncnn: a network of one layer, as text and raw weights; float32, with Winograd and packed layouts enabled."""
+"""ncnn: a network of one layer, as text and raw weights, or one that pnnx converts; float32, with Winograd enabled."""
 
 from __future__ import annotations
 
 import platform
+import shutil
+import subprocess
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +21,7 @@ FAST_PATHS = ("use_winograd_convolution", "use_sgemm_convolution", "use_packing_
 
 
 class NcnnPeer:
-    """ncnn.Net with one Convolution or ConvolutionDepthWise layer; a batch is a loop over images."""
+    """ncnn.Net: one Convolution or ConvolutionDepthWise layer, or a network; a batch is a loop over images."""
 
     name = "ncnn"
     package = "ncnn"
@@ -28,12 +32,7 @@ class NcnnPeer:
     def prepare(self, problem: ConvProblem, x: np.ndarray, w: np.ndarray, bias: np.ndarray, threads: int) -> list[Form]:
         import ncnn
 
-        net = ncnn.Net()
-        for option in HALF_PRECISION:
-            setattr(net.opt, option, False)
-        for option in FAST_PATHS:
-            setattr(net.opt, option, True)
-        net.opt.num_threads = threads
+        net = _net(threads)
         with tempfile.TemporaryDirectory() as folder:
             param, weights = Path(folder) / "conv.param", Path(folder) / "conv.bin"
             param.write_text(param_text(problem))
@@ -48,6 +47,50 @@ class NcnnPeer:
             blocked = [ncnn.convert_packing(image, lanes, net.opt) for image in images]
             forms.append(_form(net, f"packed {lanes}", blocked, keep_packing=1))
         return forms
+
+    def converted(self, path: Path, folder: Path) -> Path:
+        """Return the text of the network, with its weights next to it; made by pnnx, unless it is next to `path`."""
+        made = path.with_suffix(".ncnn.param")
+        if not made.is_file():
+            copy = shutil.copy(path, folder)
+            subprocess.run(["pnnx", copy, "fp16=0"], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+            made = folder / made.name
+        return made
+
+    def network(self, path: Path, feed: Mapping[str, np.ndarray], threads: int) -> list[Form]:
+        """Load a network whose inputs are those of `feed`, in its order, each with a batch of one."""
+        import ncnn
+
+        net = _net(threads)
+        if net.load_param(str(path)) or net.load_model(str(path.with_suffix(".bin"))):
+            raise RuntimeError("ncnn did not load the network")
+        mats = [ncnn.Mat(array[0]).clone() for array in feed.values()]
+        inputs = list(zip(net.input_names(), mats, strict=True))
+        given: list[Any] = []
+
+        def run() -> None:
+            extractor = net.create_extractor()
+            for name, mat in inputs:
+                extractor.input(name, mat)
+            results = [extractor.extract(name) for name in net.output_names()]
+            if any(status for status, _ in results):
+                raise RuntimeError("ncnn's extract failed")
+            given[:] = [np.array(mat)[None] for _, mat in results]
+
+        return [Form("plain", run, lambda: given)]
+
+
+def _net(threads: int) -> Any:
+    """Make an empty network for float32."""
+    import ncnn
+
+    net = ncnn.Net()
+    for option in HALF_PRECISION:
+        setattr(net.opt, option, False)
+    for option in FAST_PATHS:
+        setattr(net.opt, option, True)
+    net.opt.num_threads = threads
+    return net
 
 
 def param_text(problem: ConvProblem) -> str:

@@ -1,21 +1,19 @@
 """Selection of the CPU whose model orders the instructions of a micro-kernel (LLVM's `tune-cpu`).
 
 LLVM's model of Zen 4 moves loads so far ahead of their use that accumulators spill (decision 5). For out-of-order
-cores of Arm, the order for Apple's M1 has the fewest spills (decision 20). In-order cores have their own order, which
-decides their time.
+cores of Arm, the order for Apple's M1 has the fewest spills (decision 20). LLVM orders code of in-order cores by their
+own models; `runtime.in_order` then orders it again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from cpuconv.runtime.in_order.pipeline import IN_ORDER
 from cpuconv.runtime.target import target
 
 X86, AARCH64, ARM64 = "x86_64", "aarch64", "arm64"  # architectures as in LLVM's triples; the last is macOS's name
-IN_ORDER = ("cortex-a35", "cortex-a53", "cortex-a55", "cortex-a510", "cortex-a520")
 ORDER: Mapping[str, str] = {X86: "sapphirerapids", AARCH64: "apple-m1", ARM64: "apple-m1"}
-# For straight-line code with more live values than registers: loads stay near their use.
-LATE_LOADS = {**ORDER, AARCH64: "cortex-a55", ARM64: "cortex-a55"}
 
 
 def order(by_architecture: Mapping[str, str]) -> str:

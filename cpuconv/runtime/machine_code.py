@@ -10,6 +10,8 @@ from typing import Any
 
 from cpuconv.runtime.code.cache import Compiled, link_object
 from cpuconv.runtime.code.llvm import imported, ir
+from cpuconv.runtime.in_order.pipeline import IN_ORDER
+from cpuconv.runtime.in_order.reordering import reordered, reordered_code
 from cpuconv.runtime.target import target, target_machine
 
 _lock = threading.Lock()  # llvmlite's identified types and pass builders are not thread-safe
@@ -34,7 +36,10 @@ def compiled(name: str, symbol: str, kind: ir.FunctionType, write: Write, tune: 
         imported()
         machine = target_machine()
         text = _text(machine, name, symbol, kind, write, tune)
+        # LLVM may select other instructions for a module that it has compiled already, and for a copy of one.
+        written = str(machine.emit_assembly(_optimised(machine, text))) if target()[1] in IN_ORDER else ""
         code = machine.emit_object(_optimised(machine, text))
+    code = reordered_code(code, written) if written else code
     function = link_object(code, symbol)
     function.ir_hash = hash_of(text)
     return code, symbol, function
@@ -45,7 +50,8 @@ def assembly(name: str, symbol: str, kind: ir.FunctionType, write: Write, tune: 
     with _lock:
         imported()
         machine = target_machine()
-        return str(machine.emit_assembly(_optimised(machine, _text(machine, name, symbol, kind, write, tune))))
+        found = str(machine.emit_assembly(_optimised(machine, _text(machine, name, symbol, kind, write, tune))))
+    return reordered(found)[0] if target()[1] in IN_ORDER else found
 
 
 def ir_hash(name: str, symbol: str, kind: ir.FunctionType, write: Write, tune: str = "") -> str:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from support.typed import Given
 
 VARIABLE = "CPUCONV_TEST_ARM"
-CLASSES = {name: BY_NAME[name] for name in ("cortex-a72", "cortex-a76", "neoverse-n1", "neoverse-v1")}
+CLASSES = {name: BY_NAME[name] for name in ("cortex-a55", "cortex-a72", "cortex-a76", "neoverse-n1", "neoverse-v1")}
 """Those that the emulator knows; they differ by what multiplies bytes: nothing made for it, dot products, matrices."""
 
 

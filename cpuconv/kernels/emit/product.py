@@ -28,6 +28,7 @@ from baselib.data_classes import dataclass
 from cpuconv.elements import BF16, F16, F32, S8, S16, S32, U8, Element
 from cpuconv.isa.dots import Dot
 from cpuconv.isa.features import amx_permitted, has_feature
+from cpuconv.isa.neon import load_operand
 from cpuconv.isa.table import Isa
 from cpuconv.isa.typed import as_float, load_as_float
 from cpuconv.isa.vector import I32, Vector
@@ -232,9 +233,7 @@ class Product:
         """Load a vector of packed weights, or magnitudes and flip masks `apart` bytes from each other."""
         if self.flipped:
             return [vec.load_int(vec.offset(address, at), align=vec.size) for at in (0, apart)]
-        if self.packed == F32:
-            return vec.load(address, align=vec.size)
-        return vec.load_int(address, align=vec.size)
+        return load_operand(vec, address, vec.type if self.packed == F32 else vec.int_type, vec.size)
 
     def add(self, vec: Vector, part: Any, weight: Any, total: Any) -> Any:
         """total + part·weight, per lane."""

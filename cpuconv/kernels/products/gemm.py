@@ -33,6 +33,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from cpuconv.isa.neon import load_operand
 from cpuconv.isa.table import current
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.emit.product import BY_NAME, JOINED_WORDS, Product
@@ -151,6 +152,8 @@ def _sum_segments(
     """Emit the loop over segments first … last-1, at least one, of `unroll` scalars each."""
     builder = vec.builder
     entry = builder.block
+    # On in-order cores a segment's first operands are read in the one before, so that nothing waits for them.
+    early = _first_operands(tile, vec, operands, first, start.w) if current().in_order else []
     loop = builder.append_basic_block("segment")
     done = builder.append_basic_block("segments.done")
     builder.branch(loop)
@@ -163,18 +166,24 @@ def _sum_segments(
 
     index = carried(first)
     now = State(carried(start.w), carried(start.fetch), [carried(value) for value in start.sums])
-    x_now = vec.offset(operands.x, builder.load(builder.gep(operands.table, [index])))
+    early = [carried(value) for value in early]
+    x_now = early[0] if early else vec.offset(operands.x, builder.load(builder.gep(operands.table, [index])))
     starts = [x_now, *(vec.offset(x_now, offset) for offset in operands.row_offsets)]
     following = builder.add(index, I64(1))
     ahead = lines_ahead(tile, vec, operands, unroll, following)
     segment = tile, vec, operands, unroll, starts, ahead, now
     if not BY_NAME[tile.product].flipped:
-        end = _sum_segment(*segment)
+        end = _sum_segment(*segment, early[1:])
     elif unroll < JOINED_WORDS:
         end = _sum_maddubs(*segment, 1)
     else:
         joined = gemm_maddubs.is_joined(tile, vec, now.w)
         end = _either(vec, joined, lambda: _sum_maddubs(*segment, JOINED_WORDS), lambda: _sum_maddubs(*segment, 1))
+    if early:  # there is none after the last one: its own
+        inside = builder.icmp_signed("<", following, last)
+        place, w = builder.select(inside, following, index), builder.select(inside, end.w, now.w)
+        for phi, value in zip(early, _first_operands(tile, vec, operands, place, w), strict=True):
+            phi.add_incoming(value, builder.block)
     last_block = builder.block
     pairs = zip((index, now.w, now.fetch, *now.sums), (following, end.w, end.fetch, *end.sums), strict=True)
     for phi, value in pairs:
@@ -182,6 +191,14 @@ def _sum_segments(
     builder.cbranch(builder.icmp_signed("<", following, last), loop, done)
     builder.position_at_end(done)
     return end
+
+
+def _first_operands(tile: GemmTile, vec: Vector, operands: TileOperands, index: Any, w: Any) -> list[Any]:
+    """Address of the first pixel of a segment, and the weights at `w` of its first scalar where they are one vector."""
+    builder, product = vec.builder, BY_NAME[tile.product]
+    x = vec.opaque(vec.offset(operands.x, builder.load(builder.gep(operands.table, [index]))))  # else added later
+    plain = product.cuts == 1 and not (tile.complex or tile.planar or product.paired or product.half_sums)
+    return [x, *(product.load(vec, vec.offset(w, j * vec.size), vec.size) for j in range(tile.used) if plain)]
 
 
 def _either(vec: Vector, condition: Any, yes: Callable[[], State], no: Callable[[], State]) -> State:
@@ -211,8 +228,12 @@ def _sum_segment(
     starts: list[Any],
     ahead: list[Any],
     now: State,
+    first_weights: list[Any],
 ) -> State:
-    """Emit a segment of `unroll` scalars, the first of each tile row at `starts`."""
+    """Emit a segment of `unroll` scalars, the first of each tile row at `starts`.
+
+    `first_weights`: the weights of its first scalar; empty: they are still to be loaded.
+    """
     product, isa = BY_NAME[tile.product], current()
     size = 4 * vec.lanes
     sums, first = list(now.sums), starts
@@ -220,6 +241,7 @@ def _sum_segment(
     pairs_ahead: dict[int, list[Any]] = {}
     w_now, fetch_now = now.w, now.fetch
     in_rows = tile.planar and not tile.packed  # vectors of pixels, `kstep` apart
+    waiting: list[tuple[int, dict[int, Any]]] = []  # scalars whose weights are loaded
     for k in range(unroll):
         fetch_now = prefetch(tile, vec, operands, k, starts, ahead[k::unroll], now.w, fetch_now)
         if product.paired:
@@ -240,11 +262,19 @@ def _sum_segment(
         else:
             read = [part * tile.v + j for part in range(2 if tile.complex else product.cuts) for j in range(tile.used)]
             places = {at: vec.offset(now.w, (k * tile.vectors + at) * size) for at in read}
-            weights = {at: product.load(vec, place, tile.v * size) for at, place in places.items()}
-        if elements:
-            for j, (row, col) in itertools.product(range(tile.used), tile.pixels):
+            weights = (
+                dict(enumerate(first_weights))
+                if first_weights and k == 0
+                else {at: product.load(vec, place, tile.v * size) for at, place in places.items()}
+            )
+        waiting.append((k, weights))
+        if elements and not (elements.paired and k % 2 == 0 and k + 1 < unroll):
+            order = itertools.product(range(tile.used), tile.pixels)
+            for j, (row, col) in sorted(order, key=lambda each: each[1]) if elements.paired else order:
                 place = (row * tile.cols + col) * tile.used + j
-                sums[place] = product.add(vec, elements.scalar(row, col, k), weights[j], sums[place])
+                for at, found in waiting:
+                    sums[place] = product.add(vec, elements.scalar(row, col, at), found[j], sums[place])
+            waiting.clear()
         for row, col in () if elements else tile.pixels:
             address = vec.offset(vec.offset(starts[row], operands.columns[col]), 4 * k * tile.ks)
             for target, part, scalar, negative in _factors(tile, product, vec, address, row):
@@ -306,7 +336,10 @@ def _factors(tile: GemmTile, product: Product, vec: Vector, address: Any, row: i
 
 def _load_pixels(tile: GemmTile, vec: Vector, row: Any, j: int, valid: Any) -> Any:
     """Load vector j of a row of pixels; reads only lanes that will be stored."""
-    mask = first_lanes(vec, valid) if tile.masked and j == tile.v - 1 else vec.first_lanes_mask(vec.lanes)
+    masked = tile.masked and j == tile.v - 1
+    if current().in_order and not masked:
+        return load_operand(vec, vec.offset(row, vec.size * j), vec.type)
+    mask = first_lanes(vec, valid) if masked else vec.first_lanes_mask(vec.lanes)
     return vec.load_masked(vec.offset(row, 4 * vec.lanes * j), mask)
 
 

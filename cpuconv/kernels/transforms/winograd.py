@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
 from baselib.data_classes import dataclass
 from cpuconv.elements import BF16, F32, Element
+from cpuconv.isa.neon import ElementConstants, load_operand
 from cpuconv.isa.table import current
 from cpuconv.isa.typed import load_as_float, split_to_bfloat16, store_narrow
 from cpuconv.isa.vector import I64, L2, Vector
@@ -16,9 +16,9 @@ from cpuconv.kernels.emit.double import Double
 from cpuconv.kernels.emit.loop import loop
 from cpuconv.kernels.transforms.linear import Matrix, apply
 from cpuconv.runtime.code.llvm import ir
-from cpuconv.runtime.instruction_order import LATE_LOADS
 from cpuconv.runtime.microkernel import MicroKernel
 
+_COLUMNS_AHEAD = 2  # of a tile's, on in-order cores
 _MAX_IN_REGISTERS = 20  # vectors of an intermediate product that stay in registers, of 32
 
 
@@ -84,11 +84,18 @@ def two_sided(
     """
     high, wide = len(down[0][0]), len(across[0][0])
     *first, last = down
+    ahead: list[list[Any]] = []  # columns for the next group, which are loaded before the last row is stored
     for rows in groups or (range(len(last)),):
         factors = [*first, tuple(last[i] for i in rows)]
-        columns = [_applied(vec, factors, [load(i, j) for i in range(high)]) for j in range(wide)]
+        columns = []
+        for j in range(wide):
+            column = ahead[j] if j < len(ahead) else [load(i, j) for i in range(high)]
+            columns.append(_applied(vec, factors, column))
         for at, i in enumerate(rows):
-            for j, value in enumerate(_applied(vec, across, [column[at] for column in columns])):
+            values = _applied(vec, across, [column[at] for column in columns])
+            if groups and i == rows[-1] and rows != groups[-1] and current().in_order:
+                ahead = [[load(i, j) for i in range(high)] for j in range(_COLUMNS_AHEAD)]
+            for j, value in enumerate(values):
                 store(i, j, value)
 
 
@@ -102,6 +109,36 @@ def _row_groups(rows: int, wide: int) -> list[list[int]]:
         return []
     first = 1 - rows % 2
     return [*([i, i + 1] for i in range(first, rows - 1, 2)), [0, rows - 1] if first else [rows - 1]]
+
+
+def _vector(tile: WinogradTransform, builder: ir.IRBuilder) -> Vector:
+    """The emitter of a transform; on Arm, FMAs take its coefficients as elements of few vectors."""
+    if current().memory_operand:
+        return Vector(builder, tile.lanes)
+    return ElementConstants(builder, tile.lanes, [c for row in (*tile.down, *tile.across) for c in row])
+
+
+def _component(vec: Vector, components: Any, plane: Any, number: int, columns: int) -> Any:
+    """Address of a component, of `columns` in a row of the transformed tile.
+
+    On Arm an address is the sum of two registers: those of rows and those of columns serve all components.
+    """
+    if current().memory_operand:
+        return vec.offset(components, vec.builder.mul(plane, I64(number)))
+    row, column = divmod(number, columns)
+    first = vec.offset(components, vec.builder.mul(plane, I64(row * columns)))
+    return vec.offset(first, vec.builder.mul(plane, I64(column)))
+
+
+def _next_lines(vec: Vector, components: Any, plane: Any, step: int) -> Any:
+    """Address behind a cache line of the component that a tile begins with when it prefetches every `step`-th one.
+
+    A line has that component of `step` adjacent tiles, each of which begins with another one: so all are prefetched.
+    """
+    builder = vec.builder
+    index = builder.and_(builder.lshr(components, I64(vec.size.bit_length() - 1)), I64(step - 1))
+    first = builder.add(components, builder.mul(plane, index))
+    return vec.pointer(builder.add(first, I64(vec.size * step)))
 
 
 def _applied(vec: Vector, matrices: Sequence[Matrix], values: list[Any]) -> list[Any]:
@@ -118,30 +155,37 @@ def winograd_in(
 
     The parameters are those of `transforms.tiled.forward`.
     """
-    vec, size, step = Vector(builder, tile.lanes), len(tile.across), current().prefetch_step
+    vec, size, step = _vector(tile, builder), len(tile.across), current().prefetch_step
     x, v = vec.pointer(x), vec.pointer(v)
     ahead: set[tuple[int, int]] = set()
+    starts = [vec.offset(x, builder.mul(line, I64(i))) for i in range(len(tile.down))] if current().in_order else []
+    halves = [vec.opaque(vec.offset(start, vec.size // 2)) for start in starts]
 
     def place(i: int, j: int) -> Any:
+        if starts:
+            return vec.offset(starts[i], builder.mul(pixel, I64(j)))
         return vec.offset(x, builder.add(builder.mul(line, I64(i)), builder.mul(pixel, I64(j))))
 
     def load(i: int, j: int) -> Any:
         if j % step == 0 and (i, j) not in ahead:
             vec.prefetch(place(i, j + size - 2))  # the tile to the right: tiles overlap by two columns or more
             ahead.add((i, j))
+        if tile.element == F32:
+            upper = vec.offset(halves[i], builder.mul(pixel, I64(j))) if halves else None
+            return load_operand(vec, place(i, j), vec.type, upper=upper)
         return load_as_float(vec, tile.element, place(i, j))
 
     def store(i: int, j: int, value: Any) -> None:
         first = (i * size + j) * max(1, tile.parts)
         if not tile.parts:
-            vec.store(value, vec.offset(v, builder.mul(plane, I64(first))), align=4 * vec.lanes)
+            vec.store(value, _component(vec, v, plane, first, size), align=4 * vec.lanes)
         for part, narrow in enumerate(split_to_bfloat16(vec, value, tile.parts)):
             store_narrow(vec, BF16, narrow, vec.offset(v, builder.mul(plane, I64(first + part))))
 
     two_sided(vec, [tile.down], [tile.across], load, store, _row_groups(len(tile.down), size))
 
 
-@functools.partial(MicroKernel, schedule=LATE_LOADS)
+@MicroKernel
 def winograd_out(
     tile: WinogradTransform,
     builder: ir.IRBuilder,
@@ -158,14 +202,19 @@ def winograd_out(
 
     The parameters are those of `transforms.tiled.backward`.
     """
-    vec, size, step = Vector(builder, tile.lanes), len(tile.across[0]), current().prefetch_step
+    vec, size, step = _vector(tile, builder), len(tile.across[0]), current().prefetch_step
+    following = _next_lines(vec, m, plane, step) if step > 1 else None
     m, y = vec.pointer(m), vec.pointer(y)
     rows = tile.epilogue.load(vec, vec.pointer(bias))
 
     def load(i: int, j: int) -> Any:
-        product = vec.offset(m, builder.mul(plane, I64(i * size + j)))
-        vec.prefetch(vec.offset(product, 4 * vec.lanes))  # the next tile's
-        return vec.load(product, align=4 * vec.lanes)
+        number = i * size + j
+        product = _component(vec, m, plane, number, size)
+        if following is None:
+            vec.prefetch(vec.offset(product, vec.size))  # the next tile's
+        elif number % step == 0:
+            vec.prefetch(_component(vec, following, plane, number, size))
+        return load_operand(vec, product, vec.type, 4 * vec.lanes)
 
     def store(i: int, j: int, value: Any) -> None:
         target = vec.offset(y, builder.add(builder.mul(line, I64(i)), builder.mul(pixel, I64(j))))

@@ -26,6 +26,8 @@ from dataclasses import replace
 from typing import Any
 
 from baselib.data_classes import dataclass
+from cpuconv.elements import F32
+from cpuconv.isa.neon import load_operand
 from cpuconv.isa.table import current as current_isa
 from cpuconv.isa.typed import load_as_float
 from cpuconv.isa.vector import I64, Vector
@@ -177,8 +179,10 @@ def _load(tile: LaneTile, vec: Vector, memory: _Memory, start: Any, column: int)
     """Load a column of the window row at `start`, as float32 or as groups."""
     place = memory.columns.address(start, column)
     if tile.half_sums:
-        return vec.load(place, align=tile.x.bytes)
-    return tile.words.load(vec, place) if tile.words else load_as_float(vec, tile.x, place)
+        return load_operand(vec, place, vec.type, tile.x.bytes)
+    if tile.words:
+        return tile.words.load(vec, place)
+    return load_operand(vec, place, vec.type) if tile.x == F32 else load_as_float(vec, tile.x, place)
 
 
 def _starts_from_bias(tile: LaneTile) -> bool:

@@ -20,7 +20,7 @@ _HEADER, _SECTION, _SYMBOL, _ADDEND = (
     struct.Struct(f"<{each}") for each in ("16xHH20xQ10xHHH", "IIQ8xQQIIQ8x", "IBxHQ8x", "QQq")
 )
 _SYMBOLS, _ADDENDS, _ZEROS, _WITHOUT_ADDENDS = 2, 4, 8, 9  # section types
-_WRITE, _LOADED, _LOCAL_TO_THREAD = 1, 2, 1 << 10  # section flags
+_WRITE, _LOADED, _EXECUTED, _LOCAL_TO_THREAD = 1, 2, 4, 1 << 10  # section flags
 _UNWINDING = (".eh_frame", ".note", ".gcc_except_table")  # name prefixes of sections that no code reads
 UNDEFINED, ABSOLUTE, _RESERVED = 0, 0xFFF1, 0xFF00  # section numbers of symbols
 ALIGNMENT = 64  # min. alignment of a section, in bytes: a cache line
@@ -156,6 +156,13 @@ def read(content: bytes) -> Image:
         return _image(content)
     except (struct.error, UnicodeDecodeError, IndexError, KeyError, OverflowError) as error:
         raise Malformed(str(error)) from error
+
+
+def place_of_code(content: bytes) -> tuple[int, int]:
+    """Return the offset and the size of the instructions in the object file of one function, in bytes."""
+    *_, table, _, count, names = _HEADER.unpack_from(content)
+    found = next(each for each in _sections(content, table, count, names) if each.flags & _EXECUTED and each.size)
+    return found.start, found.size
 
 
 def _image(content: bytes) -> Image:
