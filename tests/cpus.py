@@ -5,6 +5,7 @@
     python tests/cpus.py --arm [--slice]        an emulated ARM; its root folder is made when it is missing
     python tests/cpus.py --arm --part 2/8       every eighth file of tests, from the second on: all parts are the whole
     python tests/cpus.py --arm --problems --types int8      random problems; their kernels are compiled on this machine
+    python tests/cpus.py --arm --models --precision float16     the same of random models
 
 Exit codes: 0 all pass, 1 some fail, 77 ARM cannot be emulated here.
 """
@@ -12,6 +13,7 @@ Exit codes: 0 all pass, 1 some fail, 77 ARM cannot be emulated here.
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import re
 import shlex
@@ -30,7 +32,8 @@ from support.lowered.features import FEATURES
 from support.running.kept import kept
 
 TESTS = Path(__file__).resolve().parent
-TESTED, JUDGED = ("-m", "pytest"), (str(TESTS / "random_problems.py"),)  # what an interpreter is started with
+TESTED = ("-m", "pytest")  # what an interpreter is started with
+JUDGED = {each: (str(TESTS / f"random_{each}.py"),) for each in ("problems", "models")}
 COMPILED_HERE = ("tests/api/", "tests/network/", "tests/solvers/")  # an emulator runs their kernels
 PASSED, FAILED, CANNOT = 0, 1, 77
 
@@ -124,22 +127,24 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--cpus", help="names of CPUs, with commas between them")
     parser.add_argument("--part", metavar="I/N", type=_part, default=[], help="one of N parts of all files of tests")
     parser.add_argument("--problems", action="store_true", help="with --arm: random problems, by options of their own")
+    parser.add_argument("--models", action="store_true", help="with --arm: random models, by options of their own")
     asked, options = parser.parse_known_args(arguments)
+    judged = next((each for each in JUDGED if vars(asked)[each]), "")
     if asked.arm and asked.lowered:
         parser.error("argument --lowered: not allowed with argument --arm")
     if asked.slice and asked.part:
         parser.error("argument --part: not allowed with argument --slice")
-    if asked.problems and (asked.slice or asked.part or not asked.arm):
-        parser.error("argument --problems: with --arm, --cpus and options of tests/random_problems.py alone")
+    if judged and (asked.slice or asked.part or not asked.arm):
+        parser.error(f"argument --{judged}: with --arm, --cpus and options of tests/random_{judged}.py alone")
     slices = LOWERED if asked.lowered else SLICES
-    on_arm = emulated.CLASSES if asked.problems else ARM
+    on_arm = emulated.CLASSES if judged else ARM
     there = LOWERED if asked.lowered else on_arm if asked.arm else NATIVE
     known = [name for name in there if slices.get(name) or not asked.slice]
     usual = asked.slice and not (asked.arm or asked.lowered or asked.cpus)
     names = asked.cpus.split(",") if asked.cpus else [*_others(known)] if usual else known
     if not {*names} <= {*known}:
         parser.error(f"argument --cpus: must be among {','.join(known)}, not {asked.cpus}")
-    run_on_arm = _judge_on_arm if asked.problems else _run_on_arm
+    run_on_arm = functools.partial(_judge_on_arm, JUDGED[judged]) if judged else _run_on_arm
     run = run_on_arm if asked.arm else _run_lowered if asked.lowered else _run
     try:
         found = [run(name, [*(slices[name] if asked.slice else asked.part), *options]) for name in names]
@@ -207,12 +212,12 @@ def _run_on_arm(name: str, options: list[str]) -> bool:
     return _started(f"{name}, emulated", [f"--timeout={ARM_SECONDS}", *options], [script], {**stands_for, **launched})
 
 
-def _judge_on_arm(name: str, options: list[str]) -> bool:
-    """Judge random problems by kernels that this machine compiles before; gives whether one of both failed."""
+def _judge_on_arm(program: Sequence[str], name: str, options: list[str]) -> bool:
+    """Judge random problems or models by kernels that this machine compiles before; returns whether some fail."""
     root = arm.root()
     stands_for = {**environment(emulated.CLASSES[name]), emulated.VARIABLE: name}
     ways = (f"{name}, compiled here", ()), (f"{name}, emulated", [str(arm.interpreter(root, _run_as(name)))])
-    return any([_started(title, options, interpreter, stands_for, JUDGED) for title, interpreter in ways])
+    return any([_started(title, options, interpreter, stands_for, program) for title, interpreter in ways])
 
 
 def _run_lowered(name: str, options: list[str]) -> bool:

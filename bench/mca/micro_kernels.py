@@ -71,6 +71,14 @@ def every(isa: Isa) -> Iterator[tuple[str, MicroKernel, object]]:
         at, _, bt = (tuple(map(tuple, matrix.tolist())) for matrix in winograd_tiles.matrices(a - 2, 3))
         yield f"Winograd F({a - 2},3) input", winograd_in, WinogradTransform(isa.lanes, bt, bt)
         yield f"Winograd F({a - 2},3) output", winograd_out, WinogradTransform(isa.lanes, at, at)
+        if a == 4 and product.product_of(HALVES, isa) is not None:
+            options: dict[str, Any] = {"element": F16, "halves": True}
+            yield f"Winograd F({a - 2},3) in, f16", winograd_in, WinogradTransform(isa.lanes, bt, bt, **options)
+            yield (
+                f"Winograd F({a - 2},3) out, f16",
+                winograd_out,
+                WinogradTransform(isa.lanes, at, at, **options),
+            )
 
 
 def lane_tile(isa: Isa, line: str, types: Types = ALL_F32) -> LaneTile:

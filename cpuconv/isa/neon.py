@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from cpuconv.isa.calls import call
+from cpuconv.isa.features import has_feature
 from cpuconv.isa.table import current
 from cpuconv.isa.vector import I32, I64, Vector, single
 from cpuconv.runtime.code.llvm import ir
@@ -17,6 +18,11 @@ _BYTES = 16  # of a vector
 def usable(vec: Vector) -> bool:
     """Whether the emitter generates NEON code on full vectors or scalars."""
     return vec.lanes in _LANES and current().name == "neon"
+
+
+def computes_halves() -> bool:
+    """Whether instructions compute on eight float16."""
+    return current().name == "neon" and has_feature("fullfp16")
 
 
 def estimated_quotient(vec: Vector, a: Any, b: Any) -> Any:

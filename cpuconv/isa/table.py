@@ -49,6 +49,7 @@ class Isa:
     single: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0)  # factor on `efficiency` for one pixel, by weight vectors
     additions: float = 2  # integer vector additions per cycle
     uneven: float = 0.0  # extra share of a tile's time per accumulator more or less than half of the registers
+    sum_block: int = 0  # scalars whose sums are added to wider ones, if they are not all; 0: sums are never added
     closed: bool = False  # uses only tiles of the closed set (`kernels/products/tiling.py`)
     fma_rate: float = field(init=False)  # float32 vector FMAs per cycle
 

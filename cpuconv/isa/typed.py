@@ -27,7 +27,7 @@ _ROUND_BY = {16: "512", 8: "256"}  # lanes of the instructions that round to bfl
 def load_as_float(vec: Vector, element: Element, address: Any, mask: Any = None) -> Any:
     """lanes[i] = the element at address + element.part_bytes·i as float32; integers above 2²⁴ are rounded.
 
-    Parts of an element are `PART_STEP` bytes apart, and are added.
+    float16 stays float16 in a vector of `halves`. Parts of an element are `PART_STEP` bytes apart, and are added.
     """
     if element.parts > 1:
         total, *parts = (load_as_float(vec, BF16, place, mask) for place in _places(vec, element, address))
@@ -196,6 +196,8 @@ def _float_of_bfloat(vec: Vector, value: Any) -> Any:
 
 
 def _float_of_half(vec: Vector, value: Any) -> Any:
+    if vec.halves:
+        return vec.builder.bitcast(value, vec.type)
     if rounds_to_half():
         return vec.builder.fpext(vec.builder.bitcast(value, _kind(vec, F16_TYPE)), vec.type)
     builder, bits = vec.builder, vec.builder.zext(value, vec.int_type)
@@ -243,6 +245,8 @@ def _bfloat_by_instruction(vec: Vector, value: Any) -> Any:
 
 
 def _half_of(vec: Vector, value: Any) -> Any:
+    if vec.halves:
+        return vec.builder.bitcast(value, _kind(vec, I16))
     if rounds_to_half():
         return vec.builder.bitcast(vec.builder.fptrunc(value, _kind(vec, F16_TYPE)), _kind(vec, I16))
     builder, bits = vec.builder, vec.builder.bitcast(value, vec.int_type)

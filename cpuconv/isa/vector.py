@@ -53,6 +53,7 @@ PERMUTED_LANES: dict[str, tuple[int, ...]] = {"avx512": (16, 8), "avx2": (8,)}
 class Vector:
     """Emitter of operations on vectors of `lanes` float32 at the builder's position."""
 
+    halves = False  # whether lanes are float16 instead of float32
     rounds_to_half = False  # whether results are rounded to float16, so that functions need no more digits
 
     def __init__(self, builder: ir.IRBuilder, lanes: int) -> None:

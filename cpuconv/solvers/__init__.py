@@ -53,7 +53,7 @@ TABLE: tuple[Solver, ...] = (
     patches.SOLVER,  # and of other types
     *map(
         with_float16_sums,
-        (pointwise.SOLVER, direct.SOLVER, row_patches.SOLVER, channels_last.SOLVER, patches.SOLVER),
+        (pointwise.SOLVER, direct.SOLVER, row_patches.SOLVER, channels_last.SOLVER, patches.SOLVER, winograd.SOLVER),
     ),
     with_float16_sums(depthwise.SOLVER, across_groups=True),
 )

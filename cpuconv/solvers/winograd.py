@@ -4,6 +4,8 @@ Sources: Winograd, "Arithmetic Complexity of Computations" (1980); Lavin and Gra
 Neural Networks" (CVPR 2016); points after Barabasz et al., "Error Analysis and Improving the Accuracy of Winograd
 Convolution" (TOMS 2020). Each axis has a tile size of its own; an axis whose kernel is 1 is not transformed. A dilated
 convolution is a dense one in each phase of the plane.
+
+With float16 sums, transforms are in float16 too, eight channels at a time, and tiles few of whose results are inexact.
 """
 
 from __future__ import annotations
@@ -12,11 +14,12 @@ import math
 from collections.abc import Iterator
 
 from baselib.data_classes import dataclass
-from cpuconv.elements import F32
+from cpuconv.elements import F16, F32
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
 from cpuconv.kernels.binding.steps import MicroRef, Operands, Space, Step
 from cpuconv.kernels.emit.product import BY_NAME
+from cpuconv.kernels.packing.packed_formats import RoundedToHalf
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.kernels.transforms.winograd import (
     WinogradTransform,
@@ -61,13 +64,26 @@ class Params:
 
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:
-    """Problems with a transform; what is bfloat16 outside is float32 inside."""
-    return transformed.why_not_floats(problem.types) or winograd_tiles.why_not(problem, isa, BY_NAME["fma"])
+    """Problems with a transform; what is bfloat16 outside is float32 inside. Float16 fills whole vectors."""
+    types, block = problem.types, isa.block(F16)
+    if types.sum == F16 and (types.y != F16 or problem.cg % block or problem.kg % block):
+        return f"{problem.cg} and {problem.kg} channels of {types} do not fill vectors of {block} {F16}"
+    why = None if types.sum == F16 else transformed.why_not_floats(types)
+    return why or winograd_tiles.why_not(problem, isa, BY_NAME[_product(problem)])
+
+
+def _product(problem: ConvProblem) -> str:
+    """Name of the multiplication of components."""
+    return "fmla_f16" if problem.types.sum == F16 else "fma"
+
+
+def _planes(problem: ConvProblem, m: Size) -> Planes:
+    return Planes(math.prod(outer(problem, m)), product=_product(problem))
 
 
 def is_closed(problem: ConvProblem, params: Params, isa: Isa) -> bool:
     """Whether its transforms are of the set for networks with open sizes."""
-    return (params.rows, params.cols) in figures_of(problem.r, problem.s, True)[0]
+    return problem.types.sum == F32 and (params.rows, params.cols) in figures_of(problem.r, problem.s, True)[0]
 
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
@@ -80,20 +96,19 @@ def alike(problem: ConvProblem, isa: Isa, params: Params) -> Iterator[Params]:
     """Those that give the bits of other parameters: of their tile size, whether it is one of the best or not; the plane
     may be smaller than a tile."""
     m = params.rows, params.cols
-    if m in figures_of(problem.r, problem.s)[0] and error(problem, m) <= transformed.LARGEST_ERROR:
+    if m in figures_of(problem.r, problem.s)[0] and error(problem, m) <= transformed.largest_error(problem):
         yield from _of_size(problem, isa, m)
 
 
 def _of_size(problem: ConvProblem, isa: Isa, m: Size) -> Iterator[Params]:
-    planes = Planes(math.prod(outer(problem, m)))
-    for sizes in transformed.sizes(problem, isa, machine(), m, planes, dilation=problem.dilation):
+    for sizes in transformed.sizes(problem, isa, machine(), m, _planes(problem, m), dilation=problem.dilation):
         yield Params(*m, *sizes)
 
 
 def bound(problem: ConvProblem, machine: Machine) -> float:
     """The least that any tile size takes."""
     able, forms = able_forms(problem)
-    each = winograd_tiles.rates(problem.r, problem.s, problem.cg, problem.kg, machine)
+    each = winograd_tiles.rates(problem.r, problem.s, problem.cg, problem.kg, machine, _product(problem))
     return transformed.bound(problem, machine, forms.tiles, each.some(able))
 
 
@@ -103,14 +118,13 @@ def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     Of tiles that take nearly as long, the more accurate one is chosen.
     """
     m = params.rows, params.cols
-    planes = Planes(math.prod(outer(problem, m)))
-    return transformed.cost(winograd_tiles.form(problem, m, machine, planes), params)
+    return transformed.cost(winograd_tiles.form(problem, m, machine, _planes(problem, m)), params)
 
 
 def least_work(problem: ConvProblem, params: Params) -> tuple[int, int]:
     """Products and weights of the tiles' own domain."""
     m = params.rows, params.cols
-    return transformed.least_work(problem, Planes(math.prod(outer(problem, m))), m, problem.dilation)
+    return transformed.least_work(problem, _planes(problem, m), m, problem.dilation)
 
 
 def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
@@ -119,11 +133,11 @@ def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str 
 
 
 def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
-    """G·w·Gᵀ in float64, then [group][a·a][panel][C of a group][v][lanes of K] in float32."""
+    """G·w·Gᵀ in float64, then [group][a·a][panel][C of a group][v][lanes of K] in float32 or float16."""
     m = params.rows, params.cols
-    planes = Planes(math.prod(outer(problem, m)))
-    form = transformed.packing(problem, params.v, isa, planes, winograd_tiles.weights(problem, m, isa))
-    return transformed.widened(problem, form)
+    weights = winograd_tiles.weights(problem, m, isa)
+    form = transformed.widened(problem, transformed.packing(problem, params.v, isa, _planes(problem, m), weights))
+    return RoundedToHalf(form) if problem.types.sum == F16 else form
 
 
 def closed_tiles(isa: Isa, r: int, s: int, activation: Activation | None, residual: bool = False) -> list[MicroRef]:
@@ -143,13 +157,13 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     m = params.rows, params.cols
     a = outer(problem, m)
     down, across = constants(params.rows, problem.r), constants(params.cols, problem.s)
-    types = problem.types
-    forward = WinogradTransform(isa.lanes, down[2], across[2], element=types.x)
+    types, halves = problem.types, problem.types.sum == F16
+    forward = WinogradTransform(isa.lanes, down[2], across[2], element=types.x, halves=halves)
     ending = operands.residual is not None, problem.activation
-    backward = WinogradTransform(isa.lanes, down[0], across[0], *ending, element=types.y)
+    backward = WinogradTransform(isa.lanes, down[0], across[0], *ending, element=types.y, halves=halves)
     micro = MicroRef(winograd_in, forward), MicroRef(winograd_out, backward)
-    last = words.last_of(problem, isa, micro[1])
-    transform = Transform(m, a, Planes(math.prod(a)), *micro, dilation=problem.dilation, last=last)
+    last = None if halves else words.last_of(problem, isa, micro[1])
+    transform = Transform(m, a, _planes(problem, m), *micro, dilation=problem.dilation, last=last)
     return [tiled_call.step(problem, params, transform, isa, space, operands)]
 
 

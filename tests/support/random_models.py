@@ -21,7 +21,7 @@ from onnx.reference import ReferenceEvaluator
 import cpuconv
 from cpuconv.errors import CpuconvError
 from cpuconv.graph.ops import TABLE
-from support import guarded
+from support import emulated, guarded
 from support.graph.cases import CASES, drawn
 from support.graphs import MISJUDGED, NEWEST, Case, run
 
@@ -32,6 +32,7 @@ ODD_NUMBERS = (0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, 1e4)
 MOST_BEHIND = 3  # nodes
 MOST_ELEMENTS = 1 << 16  # behind which nothing else stands
 LIMITS = {"float32": 2e-4, "float64": 2e-4, "float16": 1e-2, "bfloat16": 6e-2}  # of the largest number
+NARROW_LIMITS = {"float16": 1e-2, "bfloat16": 6e-2}  # of networks in these precisions
 UNARY = ("Relu", "Sigmoid", "HardSwish", "Tanh", "Abs", "Neg", "LeakyRelu", "Softplus", "Floor", "Exp", "Erf")
 BINARY = ("Add", "Mul", "Max", "Min", "Sub", "Div", "PRelu", "Sum", "Mean")
 # Operators of infinite numbers: ONNX does not say which integers they give.
@@ -269,8 +270,8 @@ def draw(number: int, of: tuple[str, ...] = OPERATORS) -> Drawn:
 # --- judging ----------------------------------------------------------------------------------------------------------
 
 
-def judge(drawn: Drawn, number: int) -> str:
-    """Whether a model is "right" or "refused".
+def judge(drawn: Drawn, number: int, precision: str = "float32") -> str:
+    """Whether a model is "right" or "refused", or "compiled" where this machine cannot run it.
 
     Raises
     ------
@@ -283,21 +284,24 @@ def judge(drawn: Drawn, number: int) -> str:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            got = list(cpuconv.compile(drawn.model.SerializeToString(), threads=1 + number % 2).run(feed).values())
+            options: Any = {"threads": 1 + number % 2, "precision": precision}
+            got = list(cpuconv.compile(drawn.model.SerializeToString(), **options).run(feed).values())
     except CpuconvError as error:
         return _refused(drawn, error)
     except Exception as error:
         raise Wrong(f"it ends in {type(error).__name__}: {error}") from error
+    if emulated.only_compiles():
+        return "compiled"
     for name, bytes_ in before.items():
         if guarded.pages(feed[name]).tobytes() != bytes_:
             raise Wrong(f"{name} was written to, or what lies around it")
     if "number" in drawn.spoilt and any(node.op_type in UNSAID for node in drawn.model.graph.node):
         return "right"
     with np.errstate(all="ignore"):
-        _compare(drawn, got, run(drawn.model, drawn.feed), "the references")
+        _compare(drawn, got, run(drawn.model, drawn.feed), "the references", precision)
         right = _evaluated(drawn)
         if right is not None:
-            _compare(drawn, got, right, "ONNX's evaluator")
+            _compare(drawn, got, right, "ONNX's evaluator", precision)
     return "right"
 
 
@@ -329,11 +333,13 @@ def _is_dilated(node: onnx.NodeProto) -> bool:
     return any(each.name == "dilations" and max(each.ints, default=1) > 1 for each in node.attribute)
 
 
-def _compare(drawn: Drawn, got: list[np.ndarray], right: list[np.ndarray], whose: str) -> None:
+def _compare(drawn: Drawn, got: list[np.ndarray], right: list[np.ndarray], whose: str, precision: str) -> None:
     for at, (own, other) in enumerate(zip(got, map(np.asarray, right), strict=True)):
         if own.shape != other.shape or own.dtype != other.dtype:
             raise Wrong(f"output {at} is {own.dtype}{own.shape}, where {whose} give {other.dtype}{other.shape}")
         limit = LIMITS.get(own.dtype.name)
+        if limit is not None and precision in NARROW_LIMITS:
+            limit = max(limit, NARROW_LIMITS[precision])
         if drawn.steps == np.inf and limit is not None and len(drawn.model.graph.node) > 1:
             continue
         if limit is None:

@@ -13,7 +13,7 @@ import numpy as np
 
 import layouts
 from cpuconv.conv.choice.target import Target
-from cpuconv.elements import OF_DTYPE, S8, S32, U8
+from cpuconv.elements import F32, OF_DTYPE, S8, S32, U8
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import FLOATS, REQUIRED, Arrays, Inputs, Op, broadcast, given
@@ -33,8 +33,10 @@ from cpuconv.kernels.binding.tensor_view import (
     narrow_element,
 )
 from cpuconv.kernels.copies.moving import move_tensor
-from cpuconv.kernels.elementwise.driver import MOST_OPERANDS, crossed, elementwise_steps
+from cpuconv.kernels.elementwise.driver import MOST_OPERANDS, elementwise_steps
 from cpuconv.kernels.elementwise.expression import Constant, Expression, Operand
+from cpuconv.kernels.elementwise.halves import computes_in_halves
+from cpuconv.kernels.elementwise.loop_nests import crossed
 from cpuconv.problem.quantization import bounds
 
 _INT8_DTYPES, BOOL = (U8.dtype, S8.dtype), np.dtype(bool)
@@ -113,12 +115,10 @@ def _type_of(node: Node, inputs: Inputs) -> np.dtype:
 
 
 def _operand(position: int, value: Value | None) -> Expression | None:
-    if value is None:
-        return None
-    if value.array is not None and value.array.size == 1:
-        number = float(value.array.reshape(()))
-        return Operand(position) if math.isnan(number) else Constant(number)
-    return Operand(position)
+    if value is None or value.array is None or value.array.size != 1:
+        return None if value is None else Operand(position)
+    number = float(value.array.reshape(()))
+    return Operand(position) if math.isnan(number) else Constant(number)
 
 
 # --- offers ---------------------------------------------------------------------------------------------------------
@@ -153,8 +153,8 @@ def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     orders = (DENSE, CHANNELS_LAST) if image and target.channels_last else (DENSE,)
     kinds = target.forms(STRIDED) if rounds else (STRIDED,)
     free = [at for at, value in read.items() if value.array is None and value.dtype != BOOL]
-    wide = len(free) > 2  # of two operands, one may be bfloat16 and the other float32
-    mixed = ([each] * len(free) for each in kinds) if wide else itertools.product(kinds, repeat=len(free))
+    alike = ([each] * len(free) for each in kinds)  # of two operands, one may be bfloat16 and the other float32
+    mixed = alike if len(free) > 2 else itertools.product(kinds, repeat=len(free))
     typed = [dict(zip(free, each, strict=True)) for each in mixed]
     ways: list[tuple[dict[int, str | None], str, Any]] = [
         ({at: _plain_form(v, shape, plain, forms.get(at, STRIDED)) for at, v in read.items()}, output, shape)
@@ -173,7 +173,9 @@ def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
         written = math.prod(sizes)
         moved = min(stored(output), result.itemsize) * written
         moved += sum(min(stored(forms[at] or ""), v.dtype.itemsize) * math.prod(v.shape) for at, v in read.items())
-        seconds = max(target.moving(moved), target.computing(tree.cost * written))
+        elements = [narrow_element((form or "",)) or F32 for form in (output, *forms.values())]
+        halves = computes_in_halves(tree, elements, target.limits.accuracy == "exact")
+        seconds = max(target.moving(moved), target.computing(tree.cost * written / (1 + halves)))
         offers.append(Offer(tuple(forms.get(at) or "" for at in range(len(inputs))), (output,), seconds))
     return offers
 
@@ -201,7 +203,7 @@ def _lower(call: Call) -> list[Step]:
             copies += move_tensor(call.target, call.space, place, there)
             place = there
         operands.append(place)
-    return [*copies, *elementwise_steps(call.target, tree, output, operands)]
+    return [*copies, *elementwise_steps(call.target, tree, output, operands, call.target.limits.accuracy == "exact")]
 
 
 def _place(call: Call, position: int, output: TensorView) -> TensorView:

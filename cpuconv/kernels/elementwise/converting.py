@@ -12,8 +12,9 @@ from cpuconv.kernels.binding.steps import Ref, Space, Step
 from cpuconv.kernels.binding.tensor_view import FLOAT32, TensorView, image_shape
 from cpuconv.kernels.copies.bf16_parts import parts_step
 from cpuconv.kernels.copies.moving import move_tensor
-from cpuconv.kernels.elementwise.driver import crossed, elementwise_steps
+from cpuconv.kernels.elementwise.driver import elementwise_steps
 from cpuconv.kernels.elementwise.expression import Operand
+from cpuconv.kernels.elementwise.loop_nests import crossed
 
 
 def converted(processor: Processor, space: Space, x: TensorView, y: TensorView) -> list[Step]:

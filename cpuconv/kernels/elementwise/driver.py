@@ -3,7 +3,8 @@
 Loops run over the axes of the output; operands have strides of their own, zero where they are broadcast. Axes that are
 contiguous with each other in all operands are merged. The inner loop computes vectors of `lanes` elements along the
 last axis, or the one before where the last is one vector long, as in channel blocks; invariants are computed before it.
-Blocks of narrow elements are several vectors of 32-bit lanes (`loop_nests`). Each expression has its own micro-kernel.
+Blocks of narrow elements are several vectors of 32-bit lanes (`loop_nests`), or a vector of float16 if the CPU computes
+in it. Each expression has its own micro-kernel.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from cpuconv.kernels.binding.tensor_view import TensorView
 from cpuconv.kernels.copies.tail_lanes import ZeroTailTile, zero_tail_lanes
 from cpuconv.kernels.elementwise.expression import Expression, Operand, Parameter, vanishes, with_parameters
 from cpuconv.kernels.elementwise.functions import Math
+from cpuconv.kernels.elementwise.halves import Half, computes_in_halves
 from cpuconv.kernels.elementwise.loop_nests import Axis, loop_nests
 from cpuconv.kernels.emit.loop import loop
 from cpuconv.kernels.emit.transpose import first_lanes, present_rows, store_present
@@ -66,6 +68,7 @@ class LoopTile:
     expression: Expression
     accesses: tuple[Access, ...]
     axes: int
+    halves: bool = False  # whether it computes in float16
 
     @property
     def columns(self) -> int:
@@ -100,7 +103,7 @@ def loops(
 ) -> None:
     """Compute units first … last-1 (at least one); `table` has the words that `_loops` writes."""
     addresses = [y, x0, x1, x2, x3, x4, x5, x6, x7][: len(tile.accesses)]
-    nest = _Nest(tile, Math(builder, tile.lanes), table, addresses)
+    nest = _Nest(tile, (Half if tile.halves else Math)(builder, tile.lanes), table, addresses)
     loop(builder, 0, builder.sub(last, first), lambda i: nest.unit(builder.add(first, i)))
 
 
@@ -108,7 +111,7 @@ class _Nest:
     """Emitter of the loops of one unit: outer axes, rows, vectors."""
 
     def __init__(self, tile: LoopTile, vec: Math, table: Any, addresses: Sequence[Any]) -> None:
-        self.tile, self.vec, self.builder = tile, vec, vec.builder
+        self.tile, self.vec, self.builder, self.one = tile, vec, vec.builder, type(vec)(vec.builder, 1)
         self.words = vec.builder.inttoptr(table, I64.as_pointer())
         self.starts = [vec.pointer(address) for address in addresses]
         columns = range(len(tile.accesses))
@@ -213,15 +216,14 @@ class _Nest:
         """Load a vector of an operand; lanes from `present` on are not read."""
         vec, lane, element = self.vec, self.tile.accesses[k].lane, self.tile.accesses[k].element
         if lane == 0:
-            one = Vector(self.builder, 1)
-            return vec.broadcast(address) if element == F32 else vec.splat(load_as_float(one, element, address))
+            return vec.broadcast(address) if element == F32 else vec.splat(load_as_float(self.one, element, address))
         if lane is None and element == F32:
             place = self._lane(k, address, present)
             return vec.gather([place(i) for i in range(vec.lanes)])
         if lane is None:
             place, value = self._lane(k, address, present), vec.constant(0.0)
             for i in range(vec.lanes):
-                one = load_as_float(Vector(self.builder, 1), element, place(i))
+                one = load_as_float(self.one, element, place(i))
                 value = self.builder.insert_element(value, one, I64(i))
             return value
         if element != F32:
@@ -241,7 +243,7 @@ class _Nest:
                 one = builder.extract_element(value, I64(i))
                 first = builder.extract_element(value, I64(0))
                 one = builder.select(builder.icmp_signed("<", I64(i), there), one, first)
-                store(Vector(builder, 1), element, one, place(i))
+                store(self.one, element, one, place(i))
         elif element != F32:
             store(vec, element, value, address, None if present is None else first_lanes(vec, present))
         elif self.tile.accesses[0].lane is not None:
@@ -289,19 +291,6 @@ def elementwise(tile, worker, before, part, parts, args):
 # --- steps -----------------------------------------------------------------------------------------------------------
 
 
-def crossed(operand: TensorView, output: TensorView, lanes: int) -> bool:
-    """Whether an operand of a plain output is contiguous along another long axis than the output is.
-
-    Read in place, each of its cache lines would be loaded once per element: transposing it first is faster.
-    """
-    if operand.block > 1 or output.block > 1:
-        return False
-    *outer, inner = loop_nests(output, [operand], lanes)[0].axes
-    written, read = output.dtype.itemsize, operand.dtype.itemsize
-    adjacent = any(axis.steps[1] == read and axis.size >= lanes for axis in outer)
-    return inner.steps[0] == written and inner.size >= lanes and inner.steps[1] not in (0, read) and adjacent
-
-
 def _word(value: int, known: Sequence[int]) -> int | None:
     return value if value in known else None
 
@@ -313,6 +302,7 @@ def _loops(
     expression: Expression,
     units: int,
     numbers: Sequence[float],
+    halves: bool,
 ) -> tuple[LoopTile, np.ndarray, int]:
     """The micro-kernel's tile, its table, and the number of units: those of the outer axes, or about `units`."""
     *outer, inner = axes
@@ -341,12 +331,16 @@ def _loops(
         table += [*(axis.steps[k] for axis in outer), rows.steps[k], steps[k], lane_steps[k]]
     with np.errstate(over="ignore"):  # overflow to infinity, as in a kernel
         table += np.array(numbers, np.float32).view(np.int32).tolist()
-    tile = LoopTile(lanes, expression, accesses, len(outer))
+    tile = LoopTile(lanes, expression, accesses, len(outer), halves)
     return tile, sizes_array(table), math.prod(axis.size for axis in outer)
 
 
 def elementwise_steps(
-    processor: Processor, expression: Expression, output: TensorView, operands: Sequence[TensorView]
+    processor: Processor,
+    expression: Expression,
+    output: TensorView,
+    operands: Sequence[TensorView],
+    exact: bool = True,
 ) -> list[Step]:
     """Make the kernel calls that compute an expression.
 
@@ -363,6 +357,8 @@ def elementwise_steps(
         int32 and one narrower type, of equal rank and channels, or plain and equal for all channels. For a plain
         output: plain. Plain operands may have any strides. An operand may share the output's memory if its strides are
         equal.
+    exact : bool
+        Intermediate results are not rounded to float16.
 
     Returns
     -------
@@ -374,10 +370,12 @@ def elementwise_steps(
     units = greatest(1, least(1, parts) * _UNITS * processor.threads)  # 1 if there are no parts
     lanes, places = processor.isa.lanes, (output, *operands)
     elements = [place.element for place in places]
+    halves = computes_in_halves(expression, elements, exact)
+    wide = 2 * lanes if halves else lanes
     emitted, numbers = with_parameters(expression, every=any(element.integer for element in elements))
     steps = []
-    for nest in loop_nests(output, operands, lanes):
-        tile, table, count = _loops(lanes, nest.axes, elements, emitted, units, numbers)
+    for nest in loop_nests(output, operands, wide):
+        tile, table, count = _loops(wide, nest.axes, elements, emitted, units, numbers, halves)
         refs = [place.ref + start for place, start in zip(places, nest.starts, strict=True)]
         args: Args = {"loops": MicroRef(loops, tile), "table": table, "units": count, "y": refs[0]}
         for k in range(MOST_OPERANDS):

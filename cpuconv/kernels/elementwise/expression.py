@@ -59,12 +59,13 @@ class Expression:
 
     def emit(self, vec: Math, known: dict[Expression, Any]) -> Any:
         """Emit the subtrees that are not in `known`, which must have the operands; adds to it, returns the value."""
+        emitters = vec.emitters or EMITTERS
         for node in self.nodes:
             if node in known:
                 continue
             if isinstance(node, Apply):
                 values = [known[argument] for argument in node.arguments]
-                known[node] = EMITTERS[node.function](vec, *values)
+                known[node] = emitters[node.function](vec, *values)
             elif isinstance(node, Constant):
                 known[node] = vec.constant(node.value)
         return known[self]

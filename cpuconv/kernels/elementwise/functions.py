@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from cpuconv.isa.vector import Vector
@@ -26,6 +26,8 @@ _EXPM1 = tuple(1 / math.factorial(k) for k in range(8, 0, -1))  # (e^x - 1)/x, |
 
 class Math(Vector):
     """`Vector` with the operations that only elementwise functions use."""
+
+    emitters: Mapping[str, Callable[..., Any]] = {}  # of functions, in place of `EMITTERS`
 
     def square_root(self, a: Any) -> Any:
         """√a."""

@@ -71,3 +71,16 @@ def loop_nests(output: TensorView, operands: Sequence[TensorView], lanes: int) -
 
     full, left = divmod(vectors, side)
     return [*([part(0, full, side)] if full else []), *([part(full, 1, left)] if left else [])]
+
+
+def crossed(operand: TensorView, output: TensorView, lanes: int) -> bool:
+    """Whether an operand of a plain output is contiguous along another long axis than the output is.
+
+    Read in place, each of its cache lines would be loaded once per element: transposing it first is faster.
+    """
+    if operand.block > 1 or output.block > 1:
+        return False
+    *outer, inner = loop_nests(output, [operand], lanes)[0].axes
+    written, read = output.dtype.itemsize, operand.dtype.itemsize
+    adjacent = any(axis.steps[1] == read and axis.size >= lanes for axis in outer)
+    return inner.steps[0] == written and inner.size >= lanes and inner.steps[1] not in (0, read) and adjacent

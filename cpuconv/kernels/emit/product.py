@@ -45,7 +45,7 @@ _FEW_REACH = (0.93, 1.0, 0.9, 0.9)  # reached share of the flipped rate, by weig
 _COMPACT_REACH = (0.69, 0.87, 0.94, 1.0)  # the same for compact kinds: weight vectors share a pixel's preparation
 _FEW_UNEVEN = 0.045  # `Isa.uneven` on a Zen 4: more sums reload weights for each pixel, fewer sums need more loads
 _HALF_PIXELS = (0, 10, 0, 10, 0, 7)  # maximum pixels of a tile with float16 sums: elements of pixels are in v0 to v15
-_HALF_REACH = (0.93,)  # share of the rate that is left with the additions to float32 sums, by llvm-mca
+BLOCK = 128  # terms of a sum in float16
 _FLIP = -0x7F7F7F80  # 0x80 in each byte: converts int8 to uint8 values that are larger by 128
 
 
@@ -365,7 +365,7 @@ def as_seen(isa: Isa, product: Product) -> Isa:
         most_pairs = [(isa.registers - 2) // (2 * v + 2) for v in range(1, len(pixels) + 1)]
         pixels = tuple(min(most, max(1, 2 * pairs)) for most, pairs in zip(pixels, most_pairs, strict=True))
     if product.half_sums:
-        isa, pixels = replace(isa, efficiency=_HALF_REACH), _HALF_PIXELS
+        isa, pixels = replace(isa, sum_block=BLOCK * product.x.bytes // WORD), _HALF_PIXELS
     if product.compact:
         isa = replace(isa, efficiency=_COMPACT_REACH)
     if product.flipped and isa.registers <= _FEW_REGISTERS:  # flip masks are read from memory each time

@@ -73,7 +73,8 @@ def first_elements(vec: Vector, count: Any, size: int) -> Any:
 def first_lanes(vec: Vector, count: Any) -> Any:
     """A mask of the first `count` lanes."""
     lanes = vec.int_type
-    first = vec.builder.insert_element(ir.Constant(lanes, ir.Undefined), vec.builder.trunc(count, I32), I32(0))
+    narrow = vec.builder.trunc(count, lanes.element)
+    first = vec.builder.insert_element(ir.Constant(lanes, ir.Undefined), narrow, I32(0))
     counts = vec.shuffle(first, first, [0] * vec.lanes)
     return vec.builder.icmp_signed("<", ir.Constant(lanes, list(range(vec.lanes))), counts)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from baselib.data_classes import dataclass
-from cpuconv.elements import BF16, F32, Element, round_to, split_to_bfloat16, to_float32
+from cpuconv.elements import BF16, F16, F32, Element, round_to, split_to_bfloat16, to_float32
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.steps import MicroRef
 from cpuconv.kernels.packing.pack import PIECE_WORDS, VECTOR_WORDS
@@ -128,6 +128,24 @@ class Widened(Packing):
     def pack(self, weight: np.ndarray, threads: int = 1, place: Room = room) -> np.ndarray:
         """See `Packing`; `weight` has the type `w`."""
         return self.form.pack(to_float32(weight, self.w), threads, place)
+
+
+@dataclass(frozen=True)
+class RoundedToHalf(Packing):
+    """Another form, of float32, rounded to float16."""
+
+    form: Packing
+
+    @property
+    def size(self) -> int:
+        """Size of the packed form, in bytes."""
+        return self.form.size // F32.bytes * F16.bytes
+
+    def pack(self, weight: np.ndarray, threads: int = 1, place: Room = room) -> np.ndarray:
+        """See `Packing`; the result is uint8."""
+        packed = place(self.size)
+        packed.view(F16.dtype)[:] = round_to(self.form.pack(weight, threads).view(F32.dtype), F16)
+        return packed
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ def emit_tile(tile: GemmTile, vec: Vector, memory: Memory) -> None:
     x, w, y, suspended_sums, prefetch_address = (vec.pointer(address) for address in addresses)
     places = [vec.offset(suspended_sums, size * (i + i // tile.used * tile.unused_vectors)) for i in range(tile.sums)]
     product = BY_NAME[tile.product]
-    kind = vec.type if product.half_sums else product.sums_type(vec)
+    kind = vec.type if tile.in_blocks else product.sums_type(vec)
     initial = [_resumed(vec, place, kind) for place in places] if tile.resume else _initial(tile, vec, memory, kind)
     if product.paired:
         initial = to_pairs(tile, vec, initial)
@@ -77,7 +77,7 @@ def emit_tile(tile: GemmTile, vec: Vector, memory: Memory) -> None:
     operands = TileOperands(x, row_offsets, columns, tile_step, fetch_step, table, segments, memory.kstep, memory.valid)
     if product.compact:
         initial += [vec.int_constant(0)] * len(tile.pixels)  # corrections of the sums of each pixel
-    if product.half_sums:
+    if tile.in_blocks:
         operands, initial = replace(operands, sums=gemm_halves.reserve(tile, vec, initial)), []
     state = State(w, prefetch_address, initial)
     if tile.tail:
@@ -87,7 +87,7 @@ def emit_tile(tile: GemmTile, vec: Vector, memory: Memory) -> None:
     else:
         state = _sum_range(tile, vec, operands, tile.unroll, I64(0), segments, state)
     sums = from_pairs(tile, vec, state.sums) if product.paired else state.sums
-    if product.half_sums:
+    if tile.in_blocks:
         sums = gemm_halves.load(tile, vec, operands.sums)
     if product.compact:
         sums = gemm_maddubs.completed(tile, vec, sums)
@@ -106,7 +106,7 @@ def _resumed(vec: Vector, place: Any, kind: Any) -> Any:
 def _initial(tile: GemmTile, vec: Vector, memory: Memory, kind: Any) -> list[Any]:
     """Initial values of the sums: integer sums start from their bias, those of planar tiles and others from zero."""
     if tile.planar or not (tile.has_epilogue and tile.epilogue.sum.integer):
-        return [ir.Constant(kind, None)] * tile.sums
+        return [ir.Constant(kind, None)] * (tile.sums if tile.in_blocks else tile.accumulators)
     bias, apart = vec.pointer(memory.bias), vec.size * len(tile.epilogue.rows)
     rows = [vec.load_int(vec.offset(bias, apart * j)) for j in range(tile.used)]
     return rows * len(tile.pixels)
@@ -140,7 +140,7 @@ def _sum_range(
     def block(begin: Any, end: Any, state: State) -> State:
         return _sum_segments(tile, vec, operands, unroll, begin, end, state)
 
-    if BY_NAME[tile.product].half_sums:
+    if tile.in_blocks:
         each = gemm_halves.segments_of_block(vec.builder, unroll)
         return gemm_halves.sum_blocks(tile, vec, operands.sums, each, first, last, start, block)
     return block(first, last, start)

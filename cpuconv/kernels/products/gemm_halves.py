@@ -5,6 +5,8 @@ at each term. After `BLOCK` terms they are therefore added to float32 sums in me
 loop, and start from zero again. An output's error is at most BLOCK · 2⁻¹¹ · Σ|x·w|, and 2⁻²⁵ for each term where sums
 are subnormal; a sum of a block above 65504 becomes infinite.
 
+Sums of a reduction of one block stay float16: their bias is added in float16.
+
 A vector of float16 sums belongs to two adjacent vectors of output channels, so tiles have an even number of them.
 """
 
@@ -14,18 +16,24 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+from cpuconv.isa.table import Isa
 from cpuconv.isa.vector import I32, I64, Vector
 from cpuconv.kernels.emit.multiplying import half_vector
-from cpuconv.kernels.emit.product import BY_NAME
+from cpuconv.kernels.emit.product import BLOCK, BY_NAME, Product
 from cpuconv.kernels.products.closed.closed_tile import ClosedTile
 from cpuconv.kernels.products.element_operands import ElementOperands
 from cpuconv.kernels.products.gemm_tile import GemmTile
 from cpuconv.kernels.products.tile_operands import State
 from cpuconv.problem.integers import divide
 from cpuconv.runtime.code.llvm import ir
+from cpuconv.symbolic.sizes import now
 
-BLOCK = 128  # terms of a sum in float16
 _HALVES = 2  # elements of a 32-bit group, and vectors of output channels of one vector of sums
+
+
+def is_one_block(isa: Isa, product: Product, scalars: int) -> bool:
+    """Whether a reduction of 32-bit groups is a block, so that its sums stay float16."""
+    return product.half_sums and not isa.closed and now(scalars) * _HALVES <= BLOCK
 
 
 def reserve(tile: GemmTile | ClosedTile, vec: Vector, sums: list[Any]) -> Any:

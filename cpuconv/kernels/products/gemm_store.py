@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import itertools
 from typing import Any
 
 from cpuconv.elements import F16, F32
-from cpuconv.isa.typed import load_as_float
 from cpuconv.isa.vector import I64, L2, Vector
 from cpuconv.kernels.elementwise.epilogue import store_first, store_vector
-from cpuconv.kernels.elementwise.halves import HALF_ACTIVATIONS, Half
+from cpuconv.kernels.elementwise.halves import Half, store_ended
 from cpuconv.kernels.elementwise.requantize import RequantizeQuads
 from cpuconv.kernels.emit.product import BY_NAME
 from cpuconv.kernels.emit.transpose import first_lanes
 from cpuconv.kernels.products.gemm_tile import GemmTile, Memory
+from cpuconv.problem.integers import divide
 from cpuconv.runtime.code.llvm import ir
 
 
@@ -33,7 +33,7 @@ def store_tile(tile: GemmTile, vec: Vector, memory: Memory, sums: list[Any], y: 
             each = [sums[at * tile.used :][: tile.used] for at in range(start, start + len(pixels))]
             quads.store(each, [vec.offset(y, place) for place in places], residual)
         return
-    if BY_NAME[tile.product].half_sums and tile.y == F16 and tile.has_epilogue and not tile.zeros:
+    if BY_NAME[tile.product].half_sums and tile.y == F16:
         _store_halves(tile, vec, memory, sums, y)
         return
     size = vec.lanes * tile.y.bytes
@@ -59,32 +59,41 @@ def store_tile(tile: GemmTile, vec: Vector, memory: Memory, sums: list[Any], y: 
 
 
 def _store_halves(tile: GemmTile, vec: Vector, memory: Memory, sums: list[Any], y: Any) -> None:
-    """`store_tile` of float16 sums: both vectors of a pixel of a block become one of float16, in which some activations
-    are computed. The last vector may be alone.
+    """`store_tile` of float16 sums: both vectors of a pixel of a block become one of float16, in which the residual is
+    added and the activation computed. The last vector may be alone.
     """
-    builder, each = vec.builder, tile.vectors_per_pixel
-    bias, half_activation = vec.pointer(memory.bias), HALF_ACTIVATIONS.get(tile.activation)
-    epilogue = replace(tile.epilogue, activation=None) if half_activation else tile.epilogue
+    builder, each, bias = vec.builder, tile.vectors_per_pixel, vec.pointer(memory.bias)
+
+    def place(j: int, row: int, col: int) -> Any:
+        block, part = divmod(j, each)
+        start = builder.add(builder.mul(memory.yvec, I64(block)), builder.mul(memory.yrow, I64(row)))
+        return vec.offset(y, builder.add(start, I64(4 * tile.ys * col + vec.lanes * tile.y.bytes * part)))
+
     for first in range(0, tile.used, each):
-        parts = range(first, min(first + each, tile.used))
-        rows = [epilogue.load(vec, bias, j) for j in parts]
-        halves = Half(builder, vec.lanes * len(parts))
-        valid = vec.lanes * (len(parts) - 1) + tile.valid if tile.valid and parts[-1] == tile.used - 1 else 0
-        block = builder.mul(memory.yvec, I64(first // each))
-        for position, (row, col) in enumerate(tile.pixels):
-            place = builder.add(builder.add(block, builder.mul(memory.yrow, I64(row))), I64(4 * tile.ys * col))
-            target, values = vec.offset(y, place), []
-            for at, j in enumerate(parts):
-                stored = vec.offset(vec.offset(target, memory.residual), vec.lanes * tile.y.bytes * at)
-                residual = load_as_float(vec, tile.y, stored) if tile.residual else None
-                values.append(epilogue.emit(vec, sums[position * tile.used + j], rows[at], residual))
-            joined = vec.shuffle(values[0], values[-1], range(halves.lanes))
-            value = builder.fptrunc(joined, halves.type)
-            if half_activation:
-                value = half_activation(halves, value)
-            if valid:
-                value = builder.select(halves.first_lanes_mask(valid), value, halves.constant(0.0))
-            halves.store(value, target, align=tile.y.bytes)
+        count = min(each, tile.used - first)
+        halves, rows = Half(builder, vec.lanes * count), vec.offset(bias, vec.size * first)
+        valid = vec.lanes * (count - 1) + tile.valid if tile.valid and first + count == tile.used else 0
+        wide = vec if tile.in_blocks else halves
+        parts = range(count) if tile.in_blocks else range(1)
+        biases = [_bias(wide, vec.offset(rows, vec.size * at)) for at in parts] if tile.has_epilogue else []
+        for position, pixel in enumerate(tile.pixels):
+            if tile.in_blocks:
+                values = sums[position * tile.used + first :][:count]
+            else:
+                value = sums[position * divide(tile.used, each) + first // each]
+                values = [vec.shuffle(value, value, range(halves.lanes))]
+            if biases:
+                values = [wide.add(value, added) for value, added in zip(values, biases, strict=True)]
+            value = values[0]
+            if tile.in_blocks:
+                value = builder.fptrunc(vec.shuffle(value, values[-1], range(halves.lanes)), halves.type)
+            store_ended(halves, tile.epilogue, value, place(first, *pixel), memory.residual, valid)
+    for j, pixel in itertools.product(range(tile.used, tile.used + tile.zeros), tile.pixels):
+        store_vector(vec, tile.y, None, place(j, *pixel))
+
+
+def _bias(vec: Vector, address: Any) -> Any:
+    return vec.rounded(address) if isinstance(vec, Half) else vec.load(address)
 
 
 def store_planes(tile: GemmTile, vec: Vector, memory: Memory, sums: list[Any], y: Any) -> None:

@@ -45,6 +45,7 @@ class GemmTile:
     row_pixels: int = 0  # AMX: width in pixels of the rows of a plane that is one row of tiles; 0: other tiles
     valid_pixels: int = 0  # AMX: pixels of each such row that are outputs; 0: all
     zeros: int = 0  # vectors of zeros stored after the output vectors
+    one_block: bool = False  # the whole reduction is one block of float16 sums
 
     @property
     def vectors(self) -> int:
@@ -76,6 +77,11 @@ class GemmTile:
     def sums(self) -> int:
         """Vectors of sums: those of each column, then those of the loose pixels."""
         return self.used * len(self.pixels) + self.loose
+
+    @property
+    def in_blocks(self) -> bool:
+        """Whether sums are float16 within blocks of the reduction, and float32 across them."""
+        return BY_NAME[self.product].half_sums and not self.one_block
 
     @property
     def accumulators(self) -> int:

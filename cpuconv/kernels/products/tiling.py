@@ -22,6 +22,7 @@ _COUNTS = 2  # pixel counts listed per number of weight vectors
 _STREAMED = 0.75  # share of the L2 bandwidth that prefetched weights reach
 _L1_WEIGHTS = 16 << 10  # bytes of a weight panel that stay in L1 next to the pixels
 _LOOP_OVERHEAD = 6.0  # cycles per tile, besides its sums and stores
+_ADDITION = 2.4  # cycles of a conversion and an addition of a block of float16 sums in memory, by llvm-mca, in stores
 _LOADS_BESIDE = 0.05  # share of the loads that FMAs do not hide: prefers larger tiles
 _CLOSED_COLUMNS: dict[str, tuple[tuple[int, ...], ...]] = {  # columns of closed-set tiles with 1, 2, … weight vectors
     "avx512": (
@@ -83,6 +84,11 @@ def _efficiency(isa: Isa, v: int, n: int) -> float:
     return isa.efficiency[min(v, len(isa.efficiency)) - 1] / (1 + uneven)
 
 
+def _additions(isa: Isa, reduction: int) -> float:
+    """Cycles to add a vector of sums of all blocks to wider sums, in those of a store."""
+    return _ADDITION * divide(reduction, isa.sum_block) if 0 < isa.sum_block < reduction else 0.0
+
+
 @functools.lru_cache(maxsize=_REMEMBERED)
 def cycles(isa: Isa, v: int, n: int, reduction: int) -> float:
     """Modelled cycles of one tile of v weight vectors and n pixels over `reduction` scalars.
@@ -90,7 +96,8 @@ def cycles(isa: Isa, v: int, n: int, reduction: int) -> float:
     A panel of weights that does not stay in L1 streams from L2 for every tile.
     """
     step = _step(isa, v, n, streams(isa, v, reduction))
-    return step * reduction / _efficiency(isa, v, n) + v * n * isa.store_cost + _LOOP_OVERHEAD
+    stores = v * n * isa.store_cost * (1 + _additions(isa, reduction))
+    return step * reduction / _efficiency(isa, v, n) + stores + _LOOP_OVERHEAD
 
 
 def complex_cycles(isa: Isa, v: int, n: int, reduction: int) -> float:
@@ -157,7 +164,8 @@ class _Table(NamedTuple):
     def cycles(self, isa: Isa, reduction: int) -> np.ndarray:
         """`cycles` or `complex_cycles` of every tile."""
         step = np.where(streams(isa, self.wide, reduction), self.streamed, self.step)
-        return step * reduction / self.efficiency + self.stores + _LOOP_OVERHEAD - self.unstored
+        stores = self.stores * (1 + _additions(isa, reduction))
+        return step * reduction / self.efficiency + stores + _LOOP_OVERHEAD - self.unstored
 
 
 class _Timed(NamedTuple):

@@ -12,6 +12,7 @@ from cpuconv.isa.table import current
 from cpuconv.isa.typed import load_as_float, split_to_bfloat16, store_narrow
 from cpuconv.isa.vector import I64, L2, Vector
 from cpuconv.kernels.elementwise.epilogue import Epilogue
+from cpuconv.kernels.elementwise.halves import Half, half_emitter, store_ended
 from cpuconv.kernels.emit.double import Double
 from cpuconv.kernels.emit.loop import loop
 from cpuconv.kernels.transforms.linear import Matrix, apply
@@ -36,6 +37,8 @@ class WinogradTransform:
         Vectors of zeros stored after the output vector of each pixel.
     parts : int
         Bfloat16 parts of each component, which are stored one after another in its place; 0: it is stored itself.
+    halves : bool
+        Whether it computes in float16, on twice as many lanes.
     """
 
     lanes: int
@@ -47,6 +50,7 @@ class WinogradTransform:
     valid: int = 0
     zeros: int = 0
     parts: int = 0
+    halves: bool = False
 
     @property
     def epilogue(self) -> Epilogue:
@@ -112,9 +116,9 @@ def _row_groups(rows: int, wide: int) -> list[list[int]]:
 
 
 def _vector(tile: WinogradTransform, builder: ir.IRBuilder) -> Vector:
-    """The emitter of a transform; on Arm, FMAs take its coefficients as elements of few vectors."""
-    if current().memory_operand:
-        return Vector(builder, tile.lanes)
+    """The emitter of a transform; on Arm, FMAs of float32 take its coefficients as elements of few vectors."""
+    if tile.halves or current().memory_operand:
+        return half_emitter(Vector(builder, tile.lanes), tile.element, tile.halves)
     return ElementConstants(builder, tile.lanes, [c for row in (*tile.down, *tile.across) for c in row])
 
 
@@ -178,8 +182,8 @@ def winograd_in(
     def store(i: int, j: int, value: Any) -> None:
         first = (i * size + j) * max(1, tile.parts)
         if not tile.parts:
-            vec.store(value, _component(vec, v, plane, first, size), align=4 * vec.lanes)
-        for part, narrow in enumerate(split_to_bfloat16(vec, value, tile.parts)):
+            vec.store(value, _component(vec, v, plane, first, size), align=vec.size)
+        for part, narrow in enumerate(() if tile.halves else split_to_bfloat16(vec, value, tile.parts)):
             store_narrow(vec, BF16, narrow, vec.offset(v, builder.mul(plane, I64(first + part))))
 
     two_sided(vec, [tile.down], [tile.across], load, store, _row_groups(len(tile.down), size))
@@ -205,7 +209,7 @@ def winograd_out(
     vec, size, step = _vector(tile, builder), len(tile.across[0]), current().prefetch_step
     following = _next_lines(vec, m, plane, step) if step > 1 else None
     m, y = vec.pointer(m), vec.pointer(y)
-    rows = tile.epilogue.load(vec, vec.pointer(bias))
+    rows = vec.rounded(vec.pointer(bias)) if isinstance(vec, Half) else tile.epilogue.load(vec, vec.pointer(bias))
 
     def load(i: int, j: int) -> Any:
         number = i * size + j
@@ -214,13 +218,16 @@ def winograd_out(
             vec.prefetch(vec.offset(product, vec.size))  # the next tile's
         elif number % step == 0:
             vec.prefetch(_component(vec, following, plane, number, size))
-        return load_operand(vec, product, vec.type, 4 * vec.lanes)
+        return load_operand(vec, product, vec.type, vec.size)
 
     def store(i: int, j: int, value: Any) -> None:
         target = vec.offset(y, builder.add(builder.mul(line, I64(i)), builder.mul(pixel, I64(j))))
         if j % step == 0:  # the tile to the right
             vec.prefetch(vec.offset(target, builder.mul(pixel, I64(len(tile.across)))), write=True)
-        tile.epilogue.store(vec, value, rows, target, residual, valid=tile.valid, zeros=tile.zeros)
+        if isinstance(vec, Half):
+            store_ended(vec, tile.epilogue, vec.add(value, rows), target, residual)
+        else:
+            tile.epilogue.store(vec, value, rows, target, residual, valid=tile.valid, zeros=tile.zeros)
 
     two_sided(vec, [tile.down], [tile.across], load, store)
 

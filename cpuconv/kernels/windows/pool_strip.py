@@ -17,6 +17,7 @@ from cpuconv.elements import F32, Element
 from cpuconv.isa.typed import load_as_float, store_float
 from cpuconv.isa.vector import I32, I64, Vector
 from cpuconv.kernels.copies.copying import picked
+from cpuconv.kernels.elementwise.halves import half_emitter
 from cpuconv.kernels.emit.fold import FOLDS, repeat
 from cpuconv.kernels.windows.planes import store_nearest
 from cpuconv.runtime.code.llvm import ir
@@ -29,8 +30,8 @@ _NEUTRAL = {"sum": 0.0, "max": -math.inf, "min": math.inf}
 class StripTile:
     """A strip: its outputs, and whether columns of their windows may be missing at either end.
 
-    It computes in float32; a pixel of narrow elements is several vectors. `dense`: lanes are outputs, not channels, and
-    rows under a window are unrolled if there are `rows` of them.
+    It computes in float32, extremes of float16 in channel blocks in float16; a pixel of narrow elements may be several
+    vectors. `dense`: lanes are outputs, not channels, and rows under a window are unrolled if there are `rows` of them.
     """
 
     lanes: int
@@ -128,6 +129,7 @@ def pool_strip(
 
         repeat(vec, I64(0), count, [], row)
         return
+    vec = half_emitter(vec, tile.element, tile.fold != "sum")
     source, seen, own = words(I64(0))
     for piece in range(0, vec.size, vec.lanes * tile.element.bytes):
         folded = _fold_rows(tile, vec, source, line, seen, _load_pixels(tile, vec, piece, first, last))

@@ -18,6 +18,7 @@ from cpuconv.isa.typed import load_as_float, store_float
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.binding.steps import Args, MicroRef, Step
 from cpuconv.kernels.binding.tensor_view import TensorView
+from cpuconv.kernels.elementwise.halves import half_emitter
 from cpuconv.kernels.emit.fold import FOLDS, repeat
 from cpuconv.kernels.emit.intrinsics import word, zero_vector
 from cpuconv.kernels.windows.planes import FIELDS, PlaneTile, plane_args, store_nearest
@@ -36,7 +37,8 @@ _LONGEST = 512  # pixels of a plane that is reduced as one row
 class RectangleTile:
     """How a rectangle is reduced, whether the result is multiplied and added to; element types of input and result.
 
-    Where these are equal, the whole pixel is reduced; otherwise the part that becomes a pixel of float32.
+    Where these are equal, the whole pixel is reduced; otherwise the part that becomes a pixel of float32. Extremes of
+    float16 are computed in float16.
     """
 
     lanes: int
@@ -45,11 +47,6 @@ class RectangleTile:
     element: Element = F32
     y: Element = F32
     shifted: bool = False
-
-    @property
-    def pieces(self) -> range:
-        """Byte offsets of the vectors of a pixel."""
-        return range(0, 4 * self.lanes, self.lanes * self.y.bytes)
 
 
 @dataclass(frozen=True)
@@ -108,8 +105,9 @@ def fold_rectangle(
 ) -> None:
     """Reduce `rows` x `taps` pixels from x on to the pixel at y; multiply by the factor at an address, and add the
     addend that follows it."""
-    vec, element = Vector(builder, tile.lanes), tile.element
-    for piece in tile.pieces:
+    element = tile.element
+    vec = half_emitter(Vector(builder, tile.lanes), element, tile.fold != "sum" and tile.y == element)
+    for piece in range(0, 4 * tile.lanes, vec.lanes * tile.y.bytes):
         start = builder.add(x, I64(piece)) if piece else x
         value = Rectangle(start, line, rows, step, taps, element).fold(vec, tile.fold)
         if tile.scaled:

@@ -53,7 +53,7 @@ def with_float16_sums(solver: Solver, *, across_groups: bool = False) -> Solver:
     def applicable(problem: ConvProblem, isa: Isa) -> str | None:
         return _why_not(problem, isa, across_groups) or solver.applicable(_with_sums(problem), isa)
 
-    names = "candidates", "bound", "cost", "layouts", "packing", "bind", "offset", "is_closed"
+    names = "candidates", "bound", "cost", "layouts", "packing", "bind", "offset", "least_work", "alike", "is_closed"
     own = ((name, getattr(solver, name)) for name in names)
     methods: dict[str, Any] = {name: method and of_problem(method) for name, method in own}
     return replace(
@@ -61,5 +61,6 @@ def with_float16_sums(solver: Solver, *, across_groups: bool = False) -> Solver:
         name=f"{solver.name}_f16",
         applicable=applicable,
         accuracy=ACCURACY,
+        multiplies=None,
         **methods,
     )

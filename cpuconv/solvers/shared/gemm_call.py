@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 
 from baselib.data_classes import dataclass
+from cpuconv.elements import F16
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import operand_args
 from cpuconv.kernels.binding.columns import Columns
 from cpuconv.kernels.binding.steps import Args, MicroRef, OneOf, Operands, Step
 from cpuconv.kernels.elementwise.epilogue import Epilogue
 from cpuconv.kernels.emit.product import WORD, Product
+from cpuconv.kernels.products import gemm_halves
 from cpuconv.kernels.products.gemm import gemm_strip
 from cpuconv.kernels.products.gemm_tile import LINE, GemmTile
 from cpuconv.kernels.products.matrix_strip import matrix_strip
@@ -72,6 +74,7 @@ def gemm_tile(
         product=product.name,
         x=problem.types.x,
         y=problem.types.y,
+        one_block=problem.types.y == F16 and gemm_halves.is_one_block(isa, product, reduction),
         **fields,
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from baselib.data_classes import dataclass
-from cpuconv.elements import F32
+from cpuconv.elements import F16, F32
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import operand_args, output_args, problem_args, worker_args
 from cpuconv.kernels.binding.columns import Columns, columns_for
@@ -17,6 +17,7 @@ from cpuconv.kernels.binding.partition import best_partition, parts_each
 from cpuconv.kernels.binding.steps import Args, MicroRef, Operand, Operands, Space, Step
 from cpuconv.kernels.elementwise.epilogue import Epilogue
 from cpuconv.kernels.emit.product import BY_NAME
+from cpuconv.kernels.products import gemm_halves
 from cpuconv.kernels.products.closed.closed_set import closed_ref
 from cpuconv.kernels.products.gemm_tile import LINE, GemmTile
 from cpuconv.kernels.products.matrix_strip import configuration
@@ -68,7 +69,7 @@ def step(problem: ConvProblem, params: Any, transform: Transform, isa: Isa, spac
     reduction, vectors = planes.words(problem.cg), divide(problem.kg, lanes)
     parts = planes.parts
     segments, panels = divide(reduction, lanes) // parts, divide(vectors, params.v)
-    tile, products_held = _driver_tile(problem, isa, planes), min(vectors, params.chunk * params.v)
+    tile, products_held = _driver_tile(problem, isa, planes), planes.inverses(min(vectors, params.chunk * params.v))
     channel_blocks, inner, images = _shift(problem, x, segments, tile.x_vectors), high * wide, greatest(1, problem.n)
     if parts > 1 or not shares_slices(isa, planes, params, reduction, channel_blocks, vectors, now(images)):
         channel_blocks = segments
@@ -93,7 +94,7 @@ def step(problem: ConvProblem, params: Any, transform: Transform, isa: Isa, spac
     args: Args = {
         "gemm": products(False) if planes.singles else 0,
         "pair_gemm": products(True) if planes.pairs else 0,
-        "tile_vectors": params.v,
+        "tile_vectors": planes.inverses(params.v),
         "tile_columns": chosen,
         "forward": transform.forward,
         "backward": transform.backward,
@@ -102,7 +103,7 @@ def step(problem: ConvProblem, params: Any, transform: Transform, isa: Isa, spac
         "segments": segments,
         "panel_bytes": reduction * params.v * pixel,
         "panels": panels,
-        "vectors": vectors,
+        "vectors": planes.inverses(vectors),
         "planes": planes.count,
         "singles": planes.singles,
         "chunk": params.chunk,
@@ -184,6 +185,8 @@ def _driver_tile(problem: ConvProblem, isa: Isa, planes: Planes) -> TiledTile:
     if problem.types == ALL_F32:
         return TiledTile(isa.lanes, parts=planes.parts)
     product = BY_NAME[planes.product]
+    if product.half_sums:  # a vector has the bias of two vectors of 32-bit lanes
+        return TiledTile(isa.lanes, rows=2)
     return TiledTile(
         isa.lanes,
         x_vectors=product.x.bytes // problem.types.x.bytes,
@@ -216,7 +219,8 @@ def _products(isa: Isa, params: Any, reduction: int, block: int, planes: Planes,
         tail=tail,
         product=product.name,
         x=product.x,
-        y=product.sum,
+        y=F16 if product.half_sums else product.sum,
+        one_block=gemm_halves.is_one_block(isa, product, reduction),
         fetch=divide(step, LINE) if now(block) > _FOLLOWED else 0,
     )
     return micro(tile, product.matrix)

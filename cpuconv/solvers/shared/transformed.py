@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from baselib.data_classes import dataclass
-from cpuconv.elements import F32
+from cpuconv.elements import F16, F32
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.machine import Cost, Machine
 from cpuconv.kernels.binding.partition import UNPARTITIONED, Grid
@@ -17,6 +17,7 @@ from cpuconv.kernels.binding.steps import MicroRef
 from cpuconv.kernels.emit.product import BY_NAME, WORD, Product
 from cpuconv.kernels.packing.packed_formats import Transformed, Widened
 from cpuconv.kernels.packing.packing import Filters, Packing
+from cpuconv.kernels.products.gemm_halves import BLOCK
 from cpuconv.kernels.products.matrix_strip import fits, matrix_cycles, shapes
 from cpuconv.kernels.products.tiling import Tile, complex_cycles, complex_tiles, cycles, tiles
 from cpuconv.problem.integers import divide
@@ -28,7 +29,9 @@ from cpuconv.symbolic.sizes import greatest, least, now
 Size = tuple[int, int]  # rows and columns
 
 LARGEST_ERROR = 5e-5  # largest error that a candidate may state: half of the bound of its accuracy class
+LARGEST_HALF_ERROR = 5e-3  # the same of float16 sums
 _ROUNDINGS = 0.7  # largest measured error of a sum, in units in the last place, over the root of its products
+_HALF_ROUNDINGS = 0.5  # the same of float16, with sums of blocks in float32
 _IN_TRANSFORMS = 9  # products whose sum has the rounding error of the transforms
 _PRICE = 4000  # share of its time that a candidate is charged for an error of one: 4% for 1e-5
 _L2_SHARES = (0.1, 0.35, 1.0)  # transforms of a block: candidates in shares of L2
@@ -51,15 +54,22 @@ _STREAM_TILES = 12  # fewer tiles a block than this, and weights stream faster t
 def error_of_sums(problem: ConvProblem) -> float:
     """The largest error of direct sums of unit-normal data, relative to the largest output.
 
-    It grows as the square root of the terms; transforms multiply it.
+    It grows as the square root of the terms, those of a block of float16 sums; transforms multiply it.
     """
+    if problem.types.sum == F16:
+        return _HALF_ROUNDINGS * 2**-11 * math.sqrt(min(problem.cg, BLOCK) + _IN_TRANSFORMS)
     return _ROUNDINGS * 2**-24 * math.sqrt(problem.cg + _IN_TRANSFORMS)
 
 
-def charge(error: float) -> float:
-    """Factor on the estimated time of a candidate with this error, so that of two similar times the more accurate one
-    is chosen."""
-    return 1 + _PRICE * error
+def largest_error(problem: ConvProblem) -> float:
+    """The largest error that a candidate may state."""
+    return LARGEST_HALF_ERROR if problem.types.sum == F16 else LARGEST_ERROR
+
+
+def charge(error: float, largest: float = LARGEST_ERROR) -> float:
+    """Factor on the estimated time of a candidate with this error, of which `largest` is allowed, so that of two
+    similar times the more accurate one is chosen."""
+    return 1 + _PRICE * (LARGEST_ERROR / largest) * error
 
 
 def axis_places(size: int, tile: int, step: int) -> list[tuple[int, int]]:
@@ -122,6 +132,10 @@ class Planes:
     def transforms(self, channels: int, lanes: int) -> int:
         """Forward transforms of a tile."""
         return divide(channels if self.parts > 1 else self.words(channels), lanes)
+
+    def inverses(self, vectors: int) -> int:
+        """Inverse transforms of a tile, for so many vectors of 32-bit lanes; float16 fill half of them."""
+        return divide(vectors, 2) if BY_NAME[self.product].half_sums else vectors
 
     def seen(self, isa: Isa) -> Isa:
         """The instruction set for the model of tiles: its FMA is the product."""
@@ -224,7 +238,7 @@ def grid(problem: ConvProblem, total: int, params: Any, planes: Planes, isa: Isa
         tiles=total,
         panels=divide(vectors, params.v),
         unit=_gemm(planes, planes.seen(isa), params, reduction) / params.n
-        + params.v * (_moves(isa, count, _MISS_BACK) + _CALL),
+        + planes.inverses(params.v) * (_moves(isa, count, _MISS_BACK) + _CALL),
         prepare=planes.transforms(problem.cg, isa.lanes) * (_moves(isa, count) + _CALL),
         weight_cycles=problem.groups * weights / isa.l3_rate,
         activation_cycles=(problem.in_bytes + problem.out_bytes) / isa.l3_rate,
@@ -251,7 +265,7 @@ def shares_slices(isa: Isa, planes: Planes, params: Any, words_: int, own: int, 
     segments = divide(words_, isa.lanes)
     saved = images * (segments - own) * (_moves(isa, planes.count) + _CALL)
     multiply = divide(vectors, params.v) * _gemm(planes, planes.seen(isa), params, words_) / now(params.n)
-    more = multiply + vectors * (_moves(isa, planes.count, _MISS_BACK) + _CALL)
+    more = multiply + planes.inverses(vectors) * (_moves(isa, planes.count, _MISS_BACK) + _CALL)
     return saved > _SLICES_GAIN * (segments // own - 1) * more
 
 
@@ -294,7 +308,7 @@ def rates(cg: int, kg: int, machine: Machine, forms: Forms, product: str = "fma"
     return Rates(
         products=forms.products * (panels / (planes.rate(isa) * max(isa.efficiency))),
         weights=weight_bytes / machine.rates(weight_bytes),
-        transforms=planes.transforms(cg, isa.lanes) * forward + vectors * backward,
+        transforms=planes.transforms(cg, isa.lanes) * forward + planes.inverses(vectors) * backward,
     )
 
 
@@ -354,7 +368,7 @@ def form(
     backward = float(_transforming(isa, count, operations[1], _MISS_BACK))
     return Form(
         problem, machine, planes, seen, tiles, reduction, vectors, divide(reduction, isa.lanes) * each, each,
-        transforms=tiles * (planes.transforms(problem.cg, isa.lanes) * forward + vectors * backward),
+        transforms=tiles * (planes.transforms(problem.cg, isa.lanes) * forward + planes.inverses(vectors) * backward),
         activations=machine.moving(problem.in_bytes + problem.out_bytes),
         floor=problem.groups * tiles * planes.products * vectors * reduction / planes.rate(isa),
         charge=charge,
@@ -368,11 +382,12 @@ def cost(form: Form, params: Any) -> Cost:
     block = divide(total, blocks)  # all blocks are about as large
     multiply = blocks * panels * divide(block, params.n) * _gemm(planes, seen, params, reduction)
     weight_bytes = reduction * panels * params.v * bytes_out  # the last panel is a whole one
-    held = block * (bytes_in + params.chunk * params.v * bytes_out)  # transforms and products of a block
+    products_held = planes.inverses(params.chunk * params.v)
+    held = block * (bytes_in + products_held * bytes_out)  # transforms and products of a block
     again = 0 if weight_bytes + held <= _KEPT * machine.l2 else blocks - 1
     weights = machine.moving(weight_bytes) + again * weight_bytes / (_STREAMED * machine.isa.l3_rate)
     missed = max(0.0, 1 - _FITS * machine.l2 / held)
-    moved = total * (bytes_in + vectors * bytes_out)
+    moved = total * (bytes_in + planes.inverses(vectors) * bytes_out)
     traffic = missed * _CROSSINGS * moved / machine.rate(held)
     products = max(multiply, weights) + APART * min(multiply, weights)
     cycles = problem.groups * (products + form.transforms + traffic) + form.activations

@@ -141,7 +141,7 @@ def why_not(problem: ConvProblem, isa: Isa, product: Product, more: float = 0.0)
     if problem.stride != (1, 1):
         return f"the stride is {problem.stride}"
     least = float(figures_of(problem.r, problem.s)[2].min())
-    if (transformed.error_of_sums(problem) + more) * least > transformed.LARGEST_ERROR:
+    if (transformed.error_of_sums(problem) + more) * least > transformed.largest_error(problem):
         return f"the sums are of {problem.cg} channels, too many for its error"
     return transformed.whole_groups(problem, isa, product)
 
@@ -153,7 +153,7 @@ def able_forms(problem: ConvProblem, closed: bool = False, more: float = 0.0) ->
     _, figures, amplified = figures_of(problem.r, problem.s, closed)
     worth_it = (figures[1] < divide(problem.oh, down)) & (figures[3] < divide(problem.ow, across))
     errors = (transformed.error_of_sums(problem) + more) * amplified
-    able = np.flatnonzero(worth_it & (errors <= transformed.LARGEST_ERROR))
+    able = np.flatnonzero(worth_it & (errors <= transformed.largest_error(problem)))
     rows, _, cols, _, count, forward, backward = figures[:, able]
     high, wide = transformed.cuts(problem.oh, rows, down), transformed.cuts(problem.ow, cols, across)
     return able, Forms(max(1, problem.n) * high * wide, count, count, forward, backward)
@@ -204,7 +204,7 @@ def form(
     """
     forward, backward = tile_operations((problem.r, problem.s), m)
     work = slots(machine) * (forward + split * planes.count), slots(machine) * backward
-    charge = transformed.charge(error(problem, m, more))
+    charge = transformed.charge(error(problem, m, more), transformed.largest_error(problem))
     return transformed.form(problem, machine, m, planes, work, problem.dilation, charge)
 
 

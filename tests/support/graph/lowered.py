@@ -21,17 +21,18 @@ from cpuconv.kernels.binding.tensor_view import (
     CHANNELS_LAST,
     DENSE,
     FLOAT32,
-    IN_BF16,
     STRIDED,
     TensorView,
     contiguous_strides,
     image_shape,
+    narrow_element,
     stored_as,
     unrounded,
 )
 from cpuconv.memory.aligned import aligned
 from cpuconv.network.running.recording import Recording
 from cpuconv.problem.arrays import address
+from cpuconv.problem.error_bound import MAX_ROUNDING_ERROR
 from support import guarded
 from support.guarded import END, START
 from support.running import sharing
@@ -134,7 +135,7 @@ def _read(view: np.ndarray, place: TensorView, dtype: np.dtype | None) -> np.nda
     """The elements of a place, as a tensor of that dtype has them."""
     if place.block == 1:
         return view.copy()
-    if dtype == FLOAT32:  # they may be stored as bfloat16, or in parts
+    if dtype == FLOAT32:  # they may be stored in 16 bits, or in parts
         view = join_parts(view) if place.element.parts > 1 else view.astype(np.float32)
     nchw = layouts.to_nchw(view, layouts.blocked(place.block), place.shape[1])
     tail = view[:, -1, :, :, (place.shape[1] - 1) % place.block + 1 :]
@@ -208,8 +209,8 @@ def check(
 ) -> int:
     """Compare every offer of a node, or those `made`, with its reference; gives the number of offers.
 
-    Errors are relative to the largest output, and to no less than `least`; an output in bfloat16 may be off by half a
-    unit in its last place more. `arrays` are to be numbers of bfloat16 where offers store them so.
+    Errors are relative to the largest output, and to no less than `least`; an output in bfloat16 or float16 may be off
+    by half a unit in its last place more. `arrays` are to be numbers of this type where offers store them so.
     `ties`: one in a hundred integers, and one, may be the other of the two that a number lies between.
     """
     results = ops.TABLE[node.op].infer(node, values_of(arrays, constant))
@@ -230,7 +231,8 @@ def check(
             finite = np.isfinite(wanted)
             scale = max(least, float(np.abs(wanted[finite]).max(initial=0)))
             assert np.array_equal(got[~finite], wanted[~finite].astype(got.dtype), equal_nan=True), offer
-            spare = 2.0**-8 * np.abs(wanted[finite]) if form in IN_BF16.values() else 0
+            narrow = narrow_element((form,))
+            spare = MAX_ROUNDING_ERROR[narrow.name] * np.abs(wanted[finite]) if narrow else 0
             error = (np.abs(got[finite] - wanted[finite]) - spare).max(initial=0) / scale
             assert error <= tolerance, (offer, error)
     return len(made)
