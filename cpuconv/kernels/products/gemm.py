@@ -175,10 +175,15 @@ def _sum_segments(
     if not BY_NAME[tile.product].flipped:
         end = _sum_segment(*segment, early[1:])
     elif unroll < JOINED_WORDS:
-        end = _sum_maddubs(*segment, 1)
+        end = gemm_maddubs.sum_segment(*segment, 1)
     else:
         joined = gemm_maddubs.is_joined(tile, vec, now.w)
-        end = _either(vec, joined, lambda: _sum_maddubs(*segment, JOINED_WORDS), lambda: _sum_maddubs(*segment, 1))
+        end = _either(
+            vec,
+            joined,
+            lambda: gemm_maddubs.sum_segment(*segment, JOINED_WORDS),
+            lambda: gemm_maddubs.sum_segment(*segment, 1),
+        )
     if early:  # there is none after the last one: its own
         inside = builder.icmp_signed("<", following, last)
         place, w = builder.select(inside, following, index), builder.select(inside, end.w, now.w)
@@ -296,34 +301,6 @@ def _sum_segment(
         gemm_maddubs.add_lacking(tile, vec, pixels, unroll, sums)
     w_end = w_now if in_rows else vec.offset(now.w, unroll * tile.vectors * size)
     return State(w_end, fetch_now, sums)
-
-
-def _sum_maddubs(
-    tile: GemmTile,
-    vec: Vector,
-    operands: TileOperands,
-    unroll: int,
-    starts: list[Any],
-    ahead: list[Any],
-    now: State,
-    at_once: int,
-) -> State:
-    """`_sum_segment` for kinds that flip pixels: `at_once` groups per step, the remaining groups one by one."""
-    step = tile.vectors * vec.size
-    sums, fetch_now, k = list(now.sums), now.fetch, 0
-    while k < unroll:
-        count = at_once if k + at_once <= unroll else 1
-        for i in range(k, k + count):
-            fetch_now = prefetch(tile, vec, operands, i, starts, ahead[i::unroll], now.w, fetch_now)
-        pixels = [
-            vec.offset(vec.offset(starts[row], operands.columns[col]), 4 * k * tile.ks) for row, col in tile.pixels
-        ]
-        words = [[vec.offset(pixel, 4 * i * tile.ks) for i in range(count)] for pixel in pixels]
-        gemm_maddubs.add(tile, vec, words, vec.offset(now.w, k * step), sums)
-        k += count
-        if tile.xs <= (unroll - 1) * tile.ks:
-            starts = [vec.opaque(start) for start in starts]
-    return State(vec.offset(now.w, unroll * step), fetch_now, sums)
 
 
 def _factors(tile: GemmTile, product: Product, vec: Vector, address: Any, row: int) -> list[tuple[int, int, Any, bool]]:

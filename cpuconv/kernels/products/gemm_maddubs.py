@@ -25,6 +25,7 @@ from cpuconv.isa.vector import Vector
 from cpuconv.kernels.emit.multiplying import hidden, multiply
 from cpuconv.kernels.emit.product import BY_NAME, JOINED, JOINED_WORDS, WORD
 from cpuconv.kernels.products.gemm_tile import GemmTile
+from cpuconv.kernels.products.tile_operands import State, TileOperands, prefetch
 from cpuconv.runtime.code.llvm import ir
 
 _HIGHEST = -0x7F7F7F80  # the sign bit of each byte: flipping it adds 128 and makes int8 uint8
@@ -36,6 +37,34 @@ def is_joined(tile: GemmTile, vec: Vector, w: Any) -> Any:
     """Whether a segment of at least two groups, with weights at `w`, is packed for two groups at a time."""
     flag = vec.builder.load(vec.offset(w, JOINED_WORDS * tile.vectors * vec.size - 1))
     return vec.builder.icmp_signed("==", flag, ir.IntType(8)(JOINED))
+
+
+def sum_segment(
+    tile: GemmTile,
+    vec: Vector,
+    operands: TileOperands,
+    unroll: int,
+    starts: list[Any],
+    ahead: list[Any],
+    now: State,
+    at_once: int,
+) -> State:
+    """Emit a segment of `unroll` scalars, the first of each tile row at `starts`: `at_once` groups per step, the remaining groups one by one."""
+    step = tile.vectors * vec.size
+    sums, fetch_now, k = list(now.sums), now.fetch, 0
+    while k < unroll:
+        count = at_once if k + at_once <= unroll else 1
+        for i in range(k, k + count):
+            fetch_now = prefetch(tile, vec, operands, i, starts, ahead[i::unroll], now.w, fetch_now)
+        pixels = [
+            vec.offset(vec.offset(starts[row], operands.columns[col]), 4 * k * tile.ks) for row, col in tile.pixels
+        ]
+        words = [[vec.offset(pixel, 4 * i * tile.ks) for i in range(count)] for pixel in pixels]
+        add(tile, vec, words, vec.offset(now.w, k * step), sums)
+        k += count
+        if tile.xs <= (unroll - 1) * tile.ks:
+            starts = [vec.opaque(start) for start in starts]
+    return State(vec.offset(now.w, unroll * step), fetch_now, sums)
 
 
 def add(tile: GemmTile, vec: Vector, pixels: Sequence[Sequence[Any]], w: Any, sums: list[Any]) -> None:
