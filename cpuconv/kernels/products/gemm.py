@@ -29,7 +29,6 @@ lines, but not `cols` streams that change with every segment (numbers in docs/de
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -43,7 +42,7 @@ from cpuconv.kernels.products.element_operands import ElementOperands
 from cpuconv.kernels.products.gemm_matrix_2x2 import add_pairs, from_pairs, to_pairs
 from cpuconv.kernels.products.gemm_store import store_planes, store_tile
 from cpuconv.kernels.products.gemm_tile import LINE, GemmTile, Memory
-from cpuconv.kernels.products.tile_operands import State, TileOperands, lines_ahead, prefetch
+from cpuconv.kernels.products.tile_operands import State, TileOperands, either, lines_ahead, prefetch
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.microkernel import MicroKernel
 
@@ -178,7 +177,7 @@ def _sum_segments(
         end = gemm_maddubs.sum_segment(*segment, 1)
     else:
         joined = gemm_maddubs.is_joined(tile, vec, now.w)
-        end = _either(
+        end = either(
             vec,
             joined,
             lambda: gemm_maddubs.sum_segment(*segment, JOINED_WORDS),
@@ -204,25 +203,6 @@ def _first_operands(tile: GemmTile, vec: Vector, operands: TileOperands, index: 
     x = vec.opaque(vec.offset(operands.x, builder.load(builder.gep(operands.table, [index]))))  # else added later
     plain = product.cuts == 1 and not (tile.complex or tile.planar or product.paired or product.half_sums)
     return [x, *(product.load(vec, vec.offset(w, j * vec.size), vec.size) for j in range(tile.used) if plain)]
-
-
-def _either(vec: Vector, condition: Any, yes: Callable[[], State], no: Callable[[], State]) -> State:
-    """Emit both branches through a segment and merge their states."""
-    builder = vec.builder
-    found = []
-    with builder.if_else(condition) as branches:
-        for branch, way in zip(branches, (yes, no), strict=True):
-            with branch:
-                state = way()
-                found.append(((state.w, state.fetch, *state.sums), builder.block))
-    merged = []
-    for values in zip(*(values for values, _ in found), strict=True):
-        phi = builder.phi(values[0].type)
-        for value, (_, block) in zip(values, found, strict=True):
-            phi.add_incoming(value, block)
-        merged.append(phi)
-    w, fetch, *sums = merged
-    return State(w, fetch, sums)
 
 
 def _sum_segment(

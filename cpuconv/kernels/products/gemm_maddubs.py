@@ -49,7 +49,7 @@ def sum_segment(
     now: State,
     at_once: int,
 ) -> State:
-    """Emit a segment of `unroll` scalars, the first of each tile row at `starts`: `at_once` groups per step, the remaining groups one by one."""
+    """Emit a segment of `unroll` groups, the first of each tile row at `starts`: `at_once` per step, then the rest."""
     step = tile.vectors * vec.size
     sums, fetch_now, k = list(now.sums), now.fetch, 0
     while k < unroll:

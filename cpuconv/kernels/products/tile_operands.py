@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from baselib.data_classes import dataclass
@@ -36,6 +37,25 @@ class State:
     w: Any
     fetch: Any
     sums: list[Any]
+
+
+def either(vec: Vector, condition: Any, yes: Callable[[], State], no: Callable[[], State]) -> State:
+    """Emit both branches through a segment and merge their states."""
+    builder = vec.builder
+    found = []
+    with builder.if_else(condition) as branches:
+        for branch, way in zip(branches, (yes, no), strict=True):
+            with branch:
+                state = way()
+                found.append(((state.w, state.fetch, *state.sums), builder.block))
+    merged = []
+    for values in zip(*(values for values, _ in found), strict=True):
+        phi = builder.phi(values[0].type)
+        for value, (_, block) in zip(values, found, strict=True):
+            phi.add_incoming(value, block)
+        merged.append(phi)
+    w, fetch, *sums = merged
+    return State(w, fetch, sums)
 
 
 def lines_ahead(tile: GemmTile, vec: Vector, operands: TileOperands, unroll: int, following: Any) -> list[Any]:
