@@ -112,6 +112,7 @@ LOWERED: dict[str, tuple[str, ...]] = {
         "solvers/typed::test_every_solver_at_the_edges[amx-bf16:bf16:f32]",
         "solvers/typed::test_residuals_and_threads[amx-s8:s8:s8]",
         "solvers/split_bf16",
+        "graph/ops/products_on_amx",
         "solvers/bf16_parts",
     ),
 }

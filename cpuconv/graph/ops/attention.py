@@ -14,19 +14,21 @@ from typing import Any
 
 import numpy as np
 
-from cpuconv.conv.choice.target import PRECISION_BF16, Target
+from cpuconv.conv.choice.activation_products import fastest
+from cpuconv.conv.choice.target import Target
 from cpuconv.elements import BF16, F32, OF_DTYPE
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import EXACT, REQUIRED, Arrays, Inputs, Op, broadcast_shapes, given
-from cpuconv.graph.ops.matrix import Rounded, matmul_shape
+from cpuconv.graph.ops.matrix import matmul_shape
 from cpuconv.graph.ops.shaping import axis_order
 from cpuconv.kernels.attention import int8_step
 from cpuconv.kernels.attention.int8_step import attention_int8_step
-from cpuconv.kernels.attention.step import AttentionProblem, attention_step, bf16_product, seconds
+from cpuconv.kernels.attention.step import IN_FLOAT32, AttentionProblem, attention_step, seconds, takes_bf16
 from cpuconv.kernels.binding.steps import Ref, Step
 from cpuconv.kernels.binding.tensor_view import DENSE, FLOAT32, STRIDED, TensorView, stored_as
 from cpuconv.kernels.copies.moving import move_tensor
+from cpuconv.kernels.emit.product import Product
 from cpuconv.kernels.products.matmul_int8 import MOST, contiguous
 from cpuconv.problem.attention import QuantizedAttention, attention
 
@@ -55,26 +57,27 @@ def _reference(node: Node, arrays: Arrays) -> np.ndarray:
 
 
 def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
-    """Offers of float32 products, or of bfloat16 if these are faster and the target's precision permits them.
+    """Offers of float32 products, or of the fastest kind that accuracy and precision permit.
 
-    With these, queries, keys and values may be bfloat16, and the result, if its rows stay the last axis.
+    Where operands are rounded to bfloat16, queries, keys and values may be bfloat16, and the result, if its rows stay
+    the last axis.
     """
     if inputs[0].dtype != FLOAT32 or any(0 in each.shape for each in inputs if each is not None):
         return []
     shapes = [each.shape for each in inputs[:3]]
 
-    def time(rounded: bool, x: str = STRIDED, y: str = DENSE) -> float:
+    def time(*kinds: Product, x: str = STRIDED, y: str = DENSE) -> float:
         read, written = stored_as(x, FLOAT32), stored_as(y, FLOAT32)
         q, k, v = (TensorView.plain(Ref(""), shape, read) for shape in shapes)
         result = TensorView.plain(Ref(""), _shape(*shapes), written)
-        return seconds(target, AttentionProblem.of(q, k, v, None, result, node["scale"]), rounded=rounded)
+        return seconds(target, AttentionProblem.of(q, k, v, None, result, node["scale"]), kinds)
 
-    float32, perm = time(False), node["perm"]
-    if target.precision != PRECISION_BF16 or time(True) >= float32:
-        return [Offer((*[STRIDED] * 3, DENSE)[: len(inputs)], (DENSE,), float32)]
+    (least, detail), perm = fastest(target, time, shapes[2][-2], attention=True), node["perm"]
+    if detail is None or not detail.rounds:
+        return [Offer((*[STRIDED] * 3, DENSE)[: len(inputs)], (DENSE,), least, detail)]
     goals = target.forms(DENSE) if perm is None or perm[-1] == len(perm) - 1 else (DENSE,)
     return [
-        Offer((*[read] * 3, DENSE)[: len(inputs)], (written,), time(True, read, written), Rounded())
+        Offer((*[read] * 3, DENSE)[: len(inputs)], (written,), time(*detail.kinds, x=read, y=written), detail)
         for read, written in itertools.product(target.forms(STRIDED), goals)
     ]
 
@@ -101,11 +104,12 @@ def _lower(call: Call) -> list[Step]:
         mask = _dense(call, mask, steps)
     form = call.node["scale"], call.node["zero_rows"]
     problem = AttentionProblem.of(q, k, v, mask, y, *form)
-    if BF16 in (problem.x_type, problem.y_type) and bf16_product(call.target.isa, problem) is None:
+    if BF16 in (problem.x_type, problem.y_type) and not takes_bf16(problem):
         q, k, v = (_dense(call, view, steps) for view in (q, k, v))
         problem = AttentionProblem.of(q, k, v, mask, y, *form)
-    rounded = call.offer.detail is not None and bf16_product(call.target.isa, problem) is not None
-    return [*steps, attention_step(call.target, call.space, problem, rounded)]
+    detail = call.offer.detail
+    kinds = detail.kinds if detail and takes_bf16(problem) else IN_FLOAT32
+    return [*steps, attention_step(call.target, call.space, problem, kinds)]
 
 
 # --- quantised ------------------------------------------------------------------------------------------------------

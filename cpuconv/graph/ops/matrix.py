@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from baselib.data_classes import dataclass
+from cpuconv.conv.choice.activation_products import fastest
 from cpuconv.conv.choice.layout_candidates import in_own_layouts, restored
 from cpuconv.conv.choice.rows import of_rows, rows_operand, rows_problem
 from cpuconv.conv.choice.target import PRECISION_BF16, Target
@@ -25,7 +26,7 @@ from cpuconv.graph.ops.solver_calls import offer, steps
 from cpuconv.isa.features import rounds_to_half
 from cpuconv.kernels.binding.steps import Operands, Step
 from cpuconv.kernels.binding.tensor_view import DENSE, FLOAT32, STRIDED
-from cpuconv.kernels.copies.rounding import BF16_TYPES
+from cpuconv.kernels.emit.product import FMA, Product
 from cpuconv.kernels.products import matmul_pairs
 from cpuconv.kernels.products.matmul import matmul_step, seconds
 from cpuconv.kernels.products.matmul_pairs import bf16_matmul_step
@@ -95,20 +96,11 @@ def matmul_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
         return []
     transposed, forms = _transposed(node), (STRIDED, STRIDED, *[""] * (len(inputs) - 2))
     sizes = sizes_of(a.shape, b.shape, transposed)
-    float32_seconds = seconds(target, *sizes, transposed[1])
-    bf16_seconds = matmul_pairs.seconds(target, *sizes) if target.precision == PRECISION_BF16 else math.inf
-    return [
-        Offer(
-            forms, (DENSE,), min(float32_seconds, bf16_seconds), Rounded() if bf16_seconds < float32_seconds else None
-        )
-    ]
 
+    def time(kind: Product) -> float:
+        return seconds(target, *sizes, transposed[1]) if kind == FMA else matmul_pairs.seconds(target, *sizes, kind)
 
-@dataclass(frozen=True)
-class Rounded:
-    """Detail of an offer that rounds the operands of a MatMul to bfloat16, in the kernels' packed form."""
-
-    multiplied: str = str(BF16_TYPES)
+    return [Offer(forms, (DENSE,), *fastest(target, time, sizes[2]))]
 
 
 def _transposed(node: Node) -> tuple[bool, bool]:
@@ -121,8 +113,9 @@ def lower_matmul(call: Call) -> list[Step]:
     a, b, *_ = call.inputs
     assert a is not None and b is not None
     product = MatmulProblem.of(a, b, call.y, _transposed(call.node))
-    rounded = bf16_matmul_step(call.target, call.space, product) if call.offer.detail else None
-    return [rounded or matmul_step(call.target, call.space, product)]
+    detail = call.offer.detail
+    narrowed = bf16_matmul_step(call.target, call.space, product, *detail.kinds) if detail else None
+    return [narrowed or matmul_step(call.target, call.space, product)]
 
 
 def infer_linear(node: Node, inputs: Inputs) -> list[Value]:

@@ -25,13 +25,17 @@ from cpuconv.kernels.emit.intrinsics import copy_float, word
 from cpuconv.kernels.emit.loop import loop
 from cpuconv.kernels.emit.parts import last_unit
 from cpuconv.kernels.emit.transpose import first_lanes, transpose_block, transpose_part
+from cpuconv.kernels.products.matrix_strip import load_configuration, release_tiles
 from cpuconv.kernels.products.panels import (
     ANY,
     COPIED,
     IN_PLACE,
-    PACKS,
     ROUNDED,
     TRANSPOSED,
+    PanelTile,
+    clear_ends,
+    narrow_rows,
+    pack_panel,
 )
 from cpuconv.kernels.products.row_strips import multiply_rows
 from cpuconv.runtime.code.llvm import ir
@@ -103,7 +107,8 @@ _call_scale_rows = scale_rows.caller()
 class AttentionTile:
     """How operands are packed, and how the output is stored: to contiguous rows (`COPIED`), to contiguous columns
     (`TRANSPOSED`), or by elements (`ANY`). `keys` and `values` may be `IN_PLACE`, contiguous along columns and along
-    rows. `rounded`: products are of bfloat16.
+    rows. `rounded`: products are of bfloat16. For AMX, `score_parts` and `value_parts` are the parts of bfloat16 of
+    queries and keys, and of weights and values; 0: other products.
     """
 
     lanes: int
@@ -112,24 +117,28 @@ class AttentionTile:
     values: int
     output: int
     rounded: bool = False
+    score_parts: int = 0
+    value_parts: int = 0
 
+    @property
+    def matrix(self) -> bool:
+        """Whether AMX multiplies."""
+        return self.score_parts > 0
 
-@specialise_on_tile(lambda tile: PACKS[tile.queries])
-def pack_queries(tile, source, row, column, rows, columns, target, pitch, round_rows, lines, line):
-    """Pack (rows, columns) float32 at `source` to rows of `pitch` bytes.
+    @property
+    def query_panel(self) -> PanelTile:
+        """How a block of queries is packed."""
+        return PanelTile(self.lanes, self.queries, self.score_parts)
 
-    `lines`: memory for all rounded rows or columns, `line` bytes each, and for one more row.
-    """
+    @property
+    def key_panel(self) -> PanelTile:
+        """How panels of keys are packed."""
+        return PanelTile(self.lanes, self.keys, self.score_parts)
 
-
-@specialise_on_tile(lambda tile: PACKS[tile.keys])
-def pack_keys(tile, source, row, column, rows, columns, target, pitch, round_rows, lines, line):
-    """`pack_queries` for keys."""
-
-
-@specialise_on_tile(lambda tile: PACKS[tile.values])
-def pack_values(tile, source, row, column, rows, columns, target, pitch, round_rows, lines, line):
-    """`pack_queries` for values."""
+    @property
+    def value_panel(self) -> PanelTile:
+        """How panels of values are packed, and the parts of their weights."""
+        return PanelTile(self.lanes, self.values, self.value_parts)
 
 
 @inline
@@ -196,9 +205,9 @@ def _pack_keys(tile, args, k, keys, lines):
         count = min(args.panel_keys, args.keys - first)
         k_first = k + first * args.k_column
         target = keys + panel * args.key_panel
-        pack_keys(
-            tile, k_first, args.k_row, args.k_column, args.depth, count, target, args.key_row, args.round_rows, lines,
-            args.key_line,
+        pack_panel(
+            tile.key_panel, k_first, args.k_row, args.k_column, args.depth, count, target, args.key_row,
+            args.round_rows, lines, args.key_line,
         )  # fmt: skip
 
 
@@ -208,9 +217,9 @@ def _pack_values(tile, args, v, values, lines):
         count = min(args.panel_values, args.width - first)
         v_first = v + first * args.v_column
         target = values + panel * args.value_panel
-        pack_values(
-            tile, v_first, args.v_row, args.v_column, args.keys, count, target, args.value_row, args.round_rows, lines,
-            args.value_line,
+        pack_panel(
+            tile.value_panel, v_first, args.v_row, args.v_column, args.keys, count, target, args.value_row,
+            args.round_values, lines, args.value_line,
         )  # fmt: skip
 
 
@@ -247,9 +256,10 @@ def _multiply_packed(tile, args, queries, k, keys, scores):
     for panel in range(args.key_panels):
         multiply_rows(
             args.score_gemm if panel + 1 < args.key_panels else args.score_gemm_last, queries, args.score_a_tile,
-            args.score_a_overlap, args.score_table, args.score_segments, args.score_tails, args.key_row,
-            keys + panel * args.key_panel, scores + panel * args.key_row, args.scores_row, 4 * tile.lanes, scores,
-            args.score_valid, args.block_rows, 0, args.score_tiles, args.score_whole_tiles,
+            args.score_a_overlap, args.score_table, args.score_segments, args.score_tails,
+            args.query_part if tile.matrix else args.key_row, keys + panel * args.key_panel,
+            scores + panel * args.key_row, args.scores_row, 4 * tile.lanes, scores, args.score_valid,
+            args.padded_rows if tile.matrix else args.block_rows, 0, args.score_tiles, args.score_whole_tiles,
         )  # fmt: skip
 
 
@@ -266,24 +276,29 @@ def _differ(tile, args, a, b):
 
 
 @inline
-def _pack_block(tile, args, q, queries):
-    """Pack a block of queries, so that its rows are not pages apart; round it in place for products of bfloat16."""
-    row = args.queries_row
-    pack_queries(tile, q, args.q_row, args.q_column, args.block_rows, args.depth, queries, row, args.round_rows, 0, 0)
-    if tile.rounded and tile.queries != ROUNDED:
-        call_round_rows(
-            args.round_rows, x=queries, x_step=row, depth=args.depth, rows=args.block_rows, y=queries, y_step=row
-        )
+def _pack_block(tile, args, q, queries, lines):
+    """Pack a block of queries, so that its rows are not pages apart; round or split it for products of bfloat16."""
+    row, rows, depth, panel = args.queries_row, args.block_rows, args.depth, tile.query_panel
+    if tile.matrix and tile.queries == ROUNDED:
+        narrow_rows(panel, args.round_rows, q, args.q_row, depth, rows, queries, row, args.query_part)
+    elif tile.matrix:
+        pack_panel(panel, q, args.q_row, args.q_column, rows, depth, lines, row, 0, 0, 0)
+        narrow_rows(panel, args.round_rows, lines, row, depth, rows, queries, row, args.query_part)
+    else:
+        pack_panel(panel, q, args.q_row, args.q_column, rows, depth, queries, row, args.round_rows, 0, 0)
+        if tile.rounded and tile.queries != ROUNDED:
+            call_round_rows(args.round_rows, x=queries, x_step=row, depth=depth, rows=rows, y=queries, y_step=row)
 
 
 @kernel(
-    "score_gemm score_gemm_last softmax weigh_gemm weigh_gemm_last scale_rows round_rows q k v mask y offsets items "
-    "blocks rows keys depth width block_rows scale vectors valid q_row q_column k_row k_column v_row v_column mask_row "
-    "y_row y_column queries_row scores_row sums_row panel_keys key_panels key_row key_panel panel_values value_panels "
-    "value_row value_panel key_line value_line space space_step queries_at keys_at values_at scores_at sums_at "
-    "factors_at lines_at zeroed score_table score_segments score_tails score_tiles score_whole_tiles score_valid "
-    "score_a_tile score_a_overlap weigh_table weigh_segments weigh_tails weigh_tiles weigh_whole_tiles weigh_valid "
-    "weigh_a_tile weigh_a_overlap"
+    "score_gemm score_gemm_last softmax weigh_gemm weigh_gemm_last scale_rows round_rows round_values q k v mask y "
+    "offsets items blocks rows keys depth width block_rows scale vectors valid q_row q_column k_row k_column v_row "
+    "v_column mask_row y_row y_column queries_row scores_row sums_row panel_keys key_panels key_row key_panel "
+    "panel_values value_panels value_row value_panel key_line value_line space space_step queries_at keys_at "
+    "values_at scores_at sums_at factors_at lines_at zeroed score_table score_segments score_tails score_tiles "
+    "score_whole_tiles score_valid score_a_tile score_a_overlap weigh_table weigh_segments weigh_tails weigh_tiles "
+    "weigh_whole_tiles weigh_valid weigh_a_tile weigh_a_overlap weights_at weights_row query_part weight_part "
+    "padded_rows narrow_weights configuration"
 )
 def attention(tile, worker, before, part, parts, args):
     """y = softmax(q k · scale + mask) v for each item; its five words of `offsets` are its matrices' byte offsets.
@@ -299,6 +314,11 @@ def attention(tile, worker, before, part, parts, args):
     factors = memory + args.factors_at
     lines = memory + args.lines_at
     vector = 4 * tile.lanes
+    if tile.matrix:
+        load_configuration(tile, args.configuration)
+        rows, padded = args.block_rows, args.padded_rows
+        clear_ends(tile.query_panel, queries, args.queries_row, args.query_part, rows, padded)
+        clear_ends(tile.value_panel, memory + args.weights_at, args.weights_row, args.weight_part, rows, padded)
     units = args.items * args.blocks
     packed = last_unit(units, before, parts) // args.blocks
     for unit in range(units * part // parts, units * (part + 1) // parts):
@@ -310,7 +330,7 @@ def attention(tile, worker, before, part, parts, args):
             _prepare_values(tile, args, args.v + word(tile, offsets, 2), values, lines)
         first = min((unit - item * args.blocks) * args.block_rows, args.rows - args.block_rows)
         q = args.q + word(tile, offsets, 0) + first * args.q_row
-        _pack_block(tile, args, q, queries)
+        _pack_block(tile, args, q, queries, lines)
         _score(tile, args, queries, args.k + word(tile, offsets, 1), keys, scores)
         mask = args.mask + word(tile, offsets, 3) + first * args.mask_row
         call_softmax_rows(
@@ -324,13 +344,22 @@ def attention(tile, worker, before, part, parts, args):
             scale=args.scale,
             factors=factors,
         )
+        if tile.matrix:
+            narrow_rows(
+                tile.value_panel, args.narrow_weights, scores, args.scores_row, args.keys, args.block_rows,
+                memory + args.weights_at, args.weights_row, args.weight_part,
+            )  # fmt: skip
         panels = args.v + word(tile, offsets, 2) if tile.values == IN_PLACE else values
         for panel in range(args.value_panels):
             multiply_rows(
-                args.weigh_gemm if panel + 1 < args.value_panels else args.weigh_gemm_last, scores, args.weigh_a_tile,
-                args.weigh_a_overlap, args.weigh_table, args.weigh_segments, args.weigh_tails, args.value_row,
-                panels + panel * args.value_panel, sums + 4 * panel * args.panel_values, args.sums_row, vector, sums,
-                args.weigh_valid, args.block_rows, 0, args.weigh_tiles, args.weigh_whole_tiles,
+                args.weigh_gemm if panel + 1 < args.value_panels else args.weigh_gemm_last,
+                memory + args.weights_at if tile.matrix else scores, args.weigh_a_tile, args.weigh_a_overlap,
+                args.weigh_table, args.weigh_segments, args.weigh_tails,
+                args.weight_part if tile.matrix else args.value_row, panels + panel * args.value_panel,
+                sums + 4 * panel * args.panel_values, args.sums_row, vector, sums, args.weigh_valid,
+                args.padded_rows if tile.matrix else args.block_rows, 0, args.weigh_tiles, args.weigh_whole_tiles,
             )  # fmt: skip
         y = args.y + word(tile, offsets, 4) + first * args.y_row
         _store(tile, args, sums, factors, y)
+    if tile.matrix:
+        release_tiles(tile)

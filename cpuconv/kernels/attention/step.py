@@ -22,11 +22,11 @@ from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Args, MicroRef, Space, Step
 from cpuconv.kernels.binding.tensor_view import TensorView
 from cpuconv.kernels.copies.movement import OPEN, count_l1_sets
-from cpuconv.kernels.copies.rounding import PAIR, RoundTile, round_rows
-from cpuconv.kernels.emit.product import BY_NAME, as_seen
+from cpuconv.kernels.copies.rounding import PAIR
+from cpuconv.kernels.emit.product import FMA, as_seen
 from cpuconv.kernels.emit.product import Product as MacInstruction
+from cpuconv.kernels.products import matrix_rows
 from cpuconv.kernels.products.closed.closed_set import closed_step
-from cpuconv.kernels.products.matmul_pairs import bf16_instruction
 from cpuconv.kernels.products.matrices import Matrices, byte_offsets
 from cpuconv.kernels.products.panels import (
     COPIED,
@@ -49,6 +49,9 @@ _PACK_CYCLES = 4.0  # cycles to pack a vector
 _FOLD_CYCLES = 4.0  # cycles to fold the lanes of the products of a key and a query
 _FAR = 3  # time to load a vector from L2 over that from L1
 _BLOCK_CYCLES = 400.0  # overhead of a block of queries
+
+Kinds = tuple[MacInstruction, ...]  # of the product that computes scores, and of that of weights and values
+IN_FLOAT32: Kinds = FMA, FMA
 
 
 @dataclass(frozen=True)
@@ -129,35 +132,42 @@ def workspace(**sizes: Any) -> tuple[Args, Any]:
     return starts, size
 
 
-def _blocks(isa: Isa, problem: AttentionProblem, rounded: bool) -> tuple[Any, Any]:
-    rows = min(_MAX_ROWS, 2 * isa.pixels[1]) if rounded else _MAX_ROWS
-    return fit_blocks(rows, problem.rows, problem.keys)
+def _blocks(isa: Isa, problem: AttentionProblem, found: MacInstruction) -> tuple[Any, Any]:
+    rows = min(_MAX_ROWS, 2 * (matrix_rows.MOST_ROWS if found.matrix else isa.pixels[1]))
+    return fit_blocks(_MAX_ROWS if found == FMA else rows, problem.rows, problem.keys)
 
 
-def seconds(processor: Processor, problem: AttentionProblem, rounded: bool = False) -> float:
-    """Modelled time, in seconds; infinite if products cannot be of bfloat16."""
-    found = bf16_product(processor.isa, problem) if rounded else BY_NAME["fma"]
-    if found is None:
-        return math.inf
-    isa, items, pair = as_seen(processor.isa, found), now(math.prod(problem.stack)), PAIR if rounded else 1
+def _tile_rows(block: Any) -> int:
+    """Rows of an AMX tile for blocks of queries, which are padded to whole tiles."""
+    return matrix_rows.MOST_ROWS if now(block) > matrix_rows.ROWS else matrix_rows.ROWS
+
+
+def seconds(processor: Processor, problem: AttentionProblem, found: Kinds = IN_FLOAT32) -> float:
+    """Modelled time, in seconds, where `found` multiply."""
+    score, weigh = found
+    isa, items = as_seen(processor.isa, score), now(math.prod(problem.stack))
     rows, keys, depth, width = map(now, (problem.rows, problem.keys, problem.depth, problem.width))
-    block, blocks = map(now, _blocks(isa, problem, rounded))
+    block, blocks = map(now, _blocks(isa, problem, score))
     vectors = divide(keys, isa.lanes)
-    each = best_tile(isa, block, divide(keys, pair), width)[0] + block * vectors * _WEIGHT_CYCLES + _BLOCK_CYCLES
-    keys_in_place, values_in_place = _in_place(isa, problem, rounded)
-    each += _dots_cycles(isa, problem, block) if keys_in_place else _score_cycles(isa, problem, block, pair)
-    packed = (not keys_in_place) * _pack_cycles(isa, depth, keys) + (not values_in_place) * _pack_cycles(
-        isa, keys, width
-    )
+    each = _product_cycles(isa, weigh, block, keys, width) + block * vectors * _WEIGHT_CYCLES + _BLOCK_CYCLES
+    keys_in_place, values_in_place = _in_place(isa, problem, score)
+    each += _dots_cycles(isa, problem, block) if keys_in_place else _product_cycles(isa, score, block, depth, keys)
+    packed = (not keys_in_place) * _pack_cycles(isa, score, depth, keys)
+    packed += (not values_in_place) * _pack_cycles(isa, weigh, keys, width)
+    if score.matrix:
+        each += matrix_rows.narrowing_cycles(score, isa, block, depth)
+        each += matrix_rows.narrowing_cycles(weigh, isa, block, keys)
     read, written = rows * depth + keys * (depth + width), rows * width
     moved = items * (problem.x_type.bytes * read + problem.y_type.bytes * written)
     cycles = items * (blocks * each + packed)
     return machine().seconds(cycles, processor.threads) + processor.moving(moved)
 
 
-def _score_cycles(isa: Isa, problem: AttentionProblem, rows: int, pair: int = 1) -> float:
-    """Modelled cycles to multiply `rows` queries by packed keys."""
-    return best_tile(isa, rows, divide(now(problem.depth), pair), now(problem.keys))[0]
+def _product_cycles(isa: Isa, found: MacInstruction, rows: int, depth: int, columns: int) -> float:
+    """Modelled cycles to multiply `rows` rows by a packed matrix."""
+    if found.matrix:
+        return matrix_rows.cycles(found, isa, rows, depth, columns, _tile_rows(rows))
+    return best_tile(isa, rows, depth if found == FMA else divide(depth, PAIR), columns)[0]
 
 
 def _dots_cycles(isa: Isa, problem: AttentionProblem, rows: int) -> float:
@@ -168,78 +178,94 @@ def _dots_cycles(isa: Isa, problem: AttentionProblem, rows: int) -> float:
     return rows * divide(now(problem.keys), isa.lanes) * isa.lanes * (vectors / isa.load_rate + _FOLD_CYCLES)
 
 
-def _pack_cycles(isa: Isa, rows: int, columns: int) -> float:
+def _pack_cycles(isa: Isa, found: MacInstruction, rows: int, columns: int) -> float:
     """Modelled cycles to pack a matrix of an item."""
+    if found.matrix:
+        return matrix_rows.packing_cycles(found, isa, rows, columns)
     return _PACK_CYCLES * rows * divide(columns, isa.lanes)
 
 
-def _in_place(isa: Isa, problem: AttentionProblem, rounded: bool) -> tuple[bool, bool]:
+def _in_place(isa: Isa, problem: AttentionProblem, found: MacInstruction) -> tuple[bool, bool]:
     """Whether keys, and whether values, are read where they are: in float32, for few queries, as their strides allow.
 
     Values are read once if a tile has a row for each query; keys are multiplied without a transposition.
     """
     rows, keys, depth = map(now, (problem.rows, problem.keys, problem.depth))
-    if rounded or problem.x_type != F32 or rows > isa.pixels[1]:
+    if found != FMA or problem.x_type != F32 or rows > isa.pixels[1]:
         return False, False
-    packed = _score_cycles(isa, problem, rows) + _pack_cycles(isa, depth, keys)
+    packed = _product_cycles(isa, FMA, rows, depth, keys) + _pack_cycles(isa, FMA, depth, keys)
     in_place = problem.k.row == F32.bytes and _dots_cycles(isa, problem, rows) < packed
     return in_place, problem.v.column == F32.bytes
 
 
-def bf16_product(isa: Isa, problem: AttentionProblem) -> MacInstruction | None:
-    """The instruction that multiplies pairs of bfloat16; None: there is none, or strides of keys or values are not
-    those of contiguous rows or columns.
-    """
+def takes_bf16(problem: AttentionProblem) -> bool:
+    """Whether products can be of bfloat16: rows or columns of keys and of values are contiguous."""
     size = problem.x_type.bytes
     if None in (paired_packing(each.row, each.column, size) for each in (problem.k, problem.v)):
-        return None
-    if problem.x_type != F32 and problem.q.column != size or problem.y_type != F32 and problem.y.column != BF16.bytes:
-        return None
-    return bf16_instruction(isa)
+        return False
+    if problem.x_type != F32 and problem.q.column != size:
+        return False
+    return problem.y_type == F32 or problem.y.column == BF16.bytes
 
 
-def attention_step(processor: Processor, space: Space, problem: AttentionProblem, rounded: bool = False) -> Step:
+def attention_step(processor: Processor, space: Space, problem: AttentionProblem, found: Kinds = IN_FLOAT32) -> Step:
     """One kernel call that computes softmax(q k · scale + mask) v for all items.
 
-    `rounded`: products are of bfloat16, with float32 sums and softmax; `bf16_product` must not be None.
+    `found`: the kinds of both products. Where they multiply bfloat16, sums and softmax are float32, and `takes_bf16`
+    must hold.
     """
-    found = bf16_product(processor.isa, problem) if rounded else BY_NAME["fma"]
-    assert found is not None
-    isa = replace(as_seen(processor.isa, found), closed=processor.isa.closed and not rounded)
-    lanes, each = isa.lanes, PAIR if rounded else 1  # elements of a 32-bit group
+    scoring, weighing = found
+    rounded, matrix = scoring != FMA, scoring.matrix
+    assert not rounded or takes_bf16(problem)
+    isa = replace(as_seen(processor.isa, scoring), closed=processor.isa.closed and not rounded)
+    lanes = isa.lanes
     rows, keys, depth, width = problem.rows, problem.keys, problem.depth, problem.width
     q, k, v, mask, y = problem.q, problem.k, problem.v, problem.mask, problem.y
-    block, blocks = _blocks(isa, problem, rounded)
-    tile = _tile(isa, problem, rounded)
+    block, blocks = _blocks(isa, problem, scoring)
+    tile = _tile(isa, problem, found)
     vector = lanes * F32.bytes
     queries_row, scores_row = (applied(odd_lines, size * F32.bytes) for size in (depth, keys))
     sums_row = divide(width, lanes) * vector
-    strips = functools.partial(row_strips, isa, block, column=F32.bytes, product=found.name)
-    score = strips(divide(depth, each), keys, queries_row)
-    weigh = strips(divide(keys, each), width, scores_row)
+    query_part, weight_part, weights_row, padded = 0, 0, scores_row, block
+    if matrix:
+        tile_rows = _tile_rows(block)
+        padded = divide(block, tile_rows) * tile_rows
+        query_part, weight_part = map(matrix_rows.part_bytes, (depth, keys))
+        queries_row = greatest(queries_row, applied(odd_lines, scoring.parts * query_part))
+        weights_row = applied(odd_lines, weighing.parts * weight_part)
+    score = _strips(isa, scoring, padded, depth, keys, queries_row)
+    weigh = _strips(isa, weighing, padded, keys, width, weights_row)
     key_row, value_row = score.v * vector, weigh.v * vector
     key_panels, value_panels = divide(keys, score.v * lanes), divide(width, weigh.v * lanes)
-    key_panel, value_panel = divide(depth, each) * key_row, divide(keys, each) * value_row
-    key_line, key_lines = _lines(tile.keys, depth, score.v * lanes, lanes)
-    value_line, value_lines = _lines(tile.values, keys, weigh.v * lanes, lanes)
+    key_panel, value_panel = _panel_rows(scoring, depth) * key_row, _panel_rows(weighing, keys) * value_row
+    key_line, key_lines = _lines(scoring, tile.keys, depth, score.v * lanes, lanes)
+    value_line, value_lines = _lines(weighing, tile.values, keys, weigh.v * lanes, lanes)
     if tile.keys == IN_PLACE:
         key_panel = 0
     if tile.values == IN_PLACE:
         value_row, value_panel = v.row, weigh.v * vector
+    lines = greatest(key_lines * key_line, value_lines * value_line)
     starts, size = workspace(
-        queries=block * queries_row,
+        queries=padded * queries_row,
         keys=key_panels * key_panel,
         values=0 if tile.values == IN_PLACE else value_panels * value_panel,
-        scores=block * scores_row,
-        sums=block * sums_row,
+        scores=padded * scores_row,
+        sums=padded * sums_row,
         factors=block * F32.bytes,
-        lines=greatest(key_lines * key_line, value_lines * value_line),
+        lines=greatest(lines, block * queries_row) if matrix and tile.queries != ROUNDED else lines,
+        weights=padded * weights_row if matrix else 0,
     )
-    weights = weights_tile(isa, mask is not None, problem.scale, BF16 if rounded else F32)
+    weights = weights_tile(isa, mask is not None, problem.scale, BF16 if rounded and not matrix else F32)
     args: Args = {
         "softmax": MicroRef(softmax_rows, weights),
         "scale_rows": MicroRef(scale_rows, RowsTile(lanes, problem.y_type)),
-        "round_rows": MicroRef(round_rows, RoundTile(lanes, problem.x_type)) if rounded else 0,
+        "round_rows": matrix_rows.narrowing(scoring, lanes, problem.x_type) if rounded else 0,
+        "round_values": matrix_rows.narrowing(weighing, lanes, problem.x_type) if rounded else 0,
+        "narrow_weights": matrix_rows.narrowing(weighing, lanes, F32) if matrix else 0,
+        "configuration": matrix_rows.registers(_tile_rows(block)) if matrix else 0,
+        "padded_rows": padded,
+        "query_part": query_part,
+        "weight_part": weight_part,
         "q": q.ref,
         "k": k.ref,
         "v": v.ref,
@@ -268,6 +294,7 @@ def attention_step(processor: Processor, space: Space, problem: AttentionProblem
         "y_column": y.column,
         "queries_row": queries_row,
         "scores_row": scores_row,
+        "weights_row": weights_row,
         "sums_row": sums_row,
         "panel_keys": score.v * lanes,
         "key_panels": key_panels,
@@ -289,22 +316,41 @@ def attention_step(processor: Processor, space: Space, problem: AttentionProblem
     return Step(attention, tile, args, parts)
 
 
-def _tile(isa: Isa, problem: AttentionProblem, rounded: bool) -> AttentionTile:
+def _strips(isa: Isa, found: MacInstruction, block: Any, depth: Any, columns: Any, row: Any) -> RowStrips:
+    """Strips that multiply a block of queries, or of their weights, whose rows are `row` bytes apart."""
+    if found.matrix:
+        return matrix_rows.strips(found, isa, block, depth, columns, row, _tile_rows(block))
+    words = depth if found == FMA else divide(depth, PAIR)
+    return row_strips(isa, block, words, columns, row, F32.bytes, found.name)
+
+
+def _tile(isa: Isa, problem: AttentionProblem, found: Kinds) -> AttentionTile:
     """How operands are packed, and the output is stored."""
     q, k, v = problem.q, problem.k, problem.v
+    scoring, rounded = found[0], found[0] != FMA
     if rounded:
-        keys, values = (paired_packing(each.row, each.column, problem.x_type.bytes) for each in (k, v))
+        keys, values = (paired_packing(each.row, each.column, problem.x_type.bytes, scoring.matrix) for each in (k, v))
         assert keys is not None and values is not None
     else:
-        ways = zip((k, v), _in_place(isa, problem, rounded), strict=True)
+        ways = zip((k, v), _in_place(isa, problem, scoring), strict=True)
         keys, values = (IN_PLACE if in_place else panel_packing(each.row, each.column) for each, in_place in ways)
     queries = ROUNDED if rounded and q.column == problem.x_type.bytes else panel_packing(q.row, q.column)
     output = COPIED if problem.y_type != F32 else panel_packing(problem.y.row, problem.y.column)
-    return AttentionTile(isa.lanes, queries, keys, values, output, rounded)
+    parts = (each.parts for each in found if each.matrix)
+    return AttentionTile(isa.lanes, queries, keys, values, output, rounded, *parts)
 
 
-def _lines(packing: int, rows: int, columns: int, lanes: int) -> tuple[Any, Any]:
+def _panel_rows(found: MacInstruction, depth: Any) -> Any:
+    """Rows of a packed panel."""
+    if found.matrix:
+        return matrix_rows.panel_rows(found, depth)
+    return depth if found == FMA else divide(depth, PAIR)
+
+
+def _lines(found: MacInstruction, packing: int, rows: int, columns: int, lanes: int) -> tuple[Any, Any]:
     """Bytes and number of the rounded rows or columns of a panel of `columns` columns."""
+    if found.matrix:
+        return matrix_rows.lines(found, rows, packing)
     if packing == PAIRED_ROWS:
         return divide(columns, lanes) * lanes * BF16.bytes, rows + 1
     return (divide(rows, lanes) * lanes * BF16.bytes, columns) if packing == PAIRED_COLUMNS else (0, 0)

@@ -288,6 +288,7 @@ PAIRS: tuple[Product, ...] = (  # of int16, which is the type of transformed til
     Product("pmaddwd", S16, S16, S16, latency=1.0),
 )
 COMPACT = Product("vpmaddubsw_few", S8, S8, S8, instruction="vpmaddubsw", rate=0.7, latency=1.0, compact=True)
+FMA = TABLE[0]
 BY_NAME = {product.name: product for product in (*TABLE, *MATRIX, *SPLIT.values(), *PAIRS, COMPACT)}
 
 

@@ -29,10 +29,9 @@ from cpuconv.kernels.emit.parts import last_unit
 from cpuconv.kernels.products.closed.closed_set import closed_step
 from cpuconv.kernels.products.matrices import MatmulProblem
 from cpuconv.kernels.products.matvec import MatvecProblem, matvec_step
-from cpuconv.kernels.products.panels import ANY, COPIED, IN_PLACE, PACKS, TRANSPOSED
+from cpuconv.kernels.products.panels import ANY, COPIED, IN_PLACE, TRANSPOSED, pack_panel
 from cpuconv.kernels.products.row_strips import best_tile, last_columns, multiply_rows, row_strips
 from cpuconv.problem.integers import divide
-from cpuconv.runtime.driver_functions import specialise_on_tile
 from cpuconv.runtime.kernel import kernel
 from cpuconv.symbolic.sizes import applied, items_of, now
 
@@ -51,11 +50,6 @@ class MatmulTile:
 
     lanes: int
     pack: int
-
-
-@specialise_on_tile(lambda tile: PACKS[tile.pack])
-def _pack(tile, source, row, column, rows, columns, target, pitch, round_rows, lines, line):
-    """Pack a panel of the right matrix."""
 
 
 @kernel(
@@ -92,7 +86,7 @@ def matmul(tile, worker, before, part, parts, args):
                     count = min(args.panel_columns, args.columns - column)
                     to = panels + i * args.panel_bytes
                     source = b + column * args.b_column
-                    _pack(tile, source, args.b_row, args.b_column, args.depth, count, to, args.pitch, 0, 0, 0)
+                    pack_panel(tile, source, args.b_row, args.b_column, args.depth, count, to, args.pitch, 0, 0, 0)
             b = panels + number * args.panel_bytes
         else:
             b += first * args.b_column

@@ -6,6 +6,9 @@ registers (rows, or halves of a row), its weight vectors in as many others. Cons
 as the instruction is faster then (decision 19). Sums leave registers through memory. The sums of a tile are finished,
 pixel by pixel, between the multiplications of the next tile, as the two share no execution port.
 
+A `planar` tile multiplies rows of one matrix by columns of another (`matrix_rows.py`): its pixels are rows, a run-time
+stride apart, and its sums are stored to rows, without epilogue.
+
 Source: Intel's optimisation reference manual, chapter on AMX.
 """
 
@@ -21,7 +24,9 @@ from cpuconv.isa.calls import call
 from cpuconv.isa.vector import I64, L2, Vector
 from cpuconv.kernels.elementwise.epilogue import store_vector
 from cpuconv.kernels.emit.intrinsics import emitter
+from cpuconv.kernels.emit.loop import loop
 from cpuconv.kernels.emit.product import BY_NAME
+from cpuconv.kernels.emit.transpose import first_lanes
 from cpuconv.kernels.products.gemm_tile import GemmTile
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.microkernel import MicroKernel
@@ -119,7 +124,7 @@ def matrix_strip(
     before.add_incoming(I64(0), entry)
     start = builder.mul(index, I64(tile.cols))
     start = builder.select(builder.icmp_signed("<", start, limit), start, limit)
-    x_now = vec.pointer(builder.add(x, builder.mul(start, I64(4 * tile.xs))))
+    x_now = vec.pointer(builder.add(x, builder.mul(index, xrow) if tile.planar else builder.mul(start, strip.column)))
     place = builder.add(suspended_sums, builder.mul(index, I64(tile.v * strip.pixels * ROW_BYTES)))
     mine = builder.urem(builder.add(index, turn), shares)
     fetch = vec.pointer(builder.add(prefetch_address, builder.mul(mine, share)))
@@ -130,7 +135,9 @@ def matrix_strip(
     done_pixels = strip.products(x_now, table, segments, kstep, vec.pointer(w), fetch, before, sums, waiting, chunk)
     if strip.ends:
         strip.finish(before, sums, done_pixels, waiting)
-    if tile.has_epilogue:
+    if tile.planar:
+        strip.end_rows(vec.offset(strip.y, builder.mul(start, yrow)), sums, valid)
+    elif tile.has_epilogue:
         strip.end(vec.pointer(place) if tile.suspend else sums, I64(strip.pixels * ROW_BYTES))
     else:
         strip.end(vec.offset(strip.y, builder.mul(start, strip.row)), yvec)
@@ -157,6 +164,7 @@ class _Strip:
         self._first_pixels = len(self.halves) * tile.v
         self._first_weights = self._first_pixels + len(self.halves)
         self.row = I64(ROW_BYTES)
+        self.column = vec.builder.sdiv(xrow, I64(tile.cols)) if tile.planar else I64(4 * tile.xs)  # between pixels
         self.ends = tile.has_epilogue and not tile.suspend
         self._rows = [tile.epilogue.load(vec, vec.pointer(bias), j) for j in range(tile.used * self.ends)]
 
@@ -189,6 +197,24 @@ class _Strip:
         for register, j, at in self._sums():
             place = vec.offset(vec.offset(target, builder.mul(apart, I64(j))), at)
             _call(builder, "tilestored64", I8(register), place, self.row)
+
+    def end_rows(self, y: Any, sums: Any, valid: Any) -> None:
+        """Store the sums to rows of a matrix; those of a last vector with fewer columns pass through memory."""
+        builder, vec, last = self.vec.builder, self.vec, self.tile.used - 1
+        for register, j, at in self._sums():
+            first = builder.add(builder.mul(self.yvec, I64(j)), builder.mul(self.yrow, I64(at // ROW_BYTES)))
+            place, row = vec.offset(y, first), self.yrow
+            if self.tile.masked and j == last:
+                place, row = vec.offset(sums, at), self.row
+            _call(builder, "tilestored64", I8(register), place, row)
+        if self.tile.masked:
+            mask, column = first_lanes(vec, valid), vec.offset(y, builder.mul(self.yvec, I64(last)))
+
+            def one(pixel: Any) -> None:
+                value = vec.load(vec.offset(sums, builder.mul(pixel, self.row)), align=ROW_BYTES)
+                vec.store_masked(value, vec.offset(column, builder.mul(pixel, self.yrow)), mask)
+
+            loop(builder, 0, self.pixels, one)
 
     def products(
         self,
@@ -238,9 +264,9 @@ class _Strip:
         product, both = BY_NAME[tile.product], tile.v > 1 and self._first_weights + 1 < REGISTERS
         held: dict[int, tuple[int, int]] = {}  # part and vector or half, by register
 
-        def load(register: int, what: tuple[int, int], place: Any, step: int) -> int:
+        def load(register: int, what: tuple[int, int], place: Any, step: Any) -> int:
             if held.get(register) != what:
-                _call(builder, "tileloadd64", I8(register), place(), I64(step))
+                _call(builder, "tileloadd64", I8(register), place(), step)
                 held[register] = what
             return register
 
@@ -248,16 +274,17 @@ class _Strip:
             return vec.offset(w, (part * tile.unroll * tile.v + j) * vec.size)
 
         def pixels(part: int, row: int, first: int) -> Any:
-            start = vec.offset(vec.offset(x, builder.mul(self.xrow, I64(row))), 4 * first * tile.xs)
+            along = builder.mul(self.column, I64(first)) if tile.planar else 4 * first * tile.xs
+            start = vec.offset(vec.offset(x, builder.mul(self.xrow, I64(row))), along)
             return vec.offset(start, builder.mul(part_step, I64(part))) if part else start
 
         for part, of_weights in product.pairs or ((0, 0),):
             for j in range(tile.used):
                 register = self._first_weights + (j % 2 if both else 0)
-                loaded = load(register, (of_weights, j), partial(weights, of_weights, j), tile.v * vec.size)
+                loaded = load(register, (of_weights, j), partial(weights, of_weights, j), I64(tile.v * vec.size))
                 for half, (row, first, _) in enumerate(self.halves):
                     place = partial(pixels, part, row, first)
-                    pixel = load(self._first_pixels + half, (part, half), place, 4 * tile.xs)
+                    pixel = load(self._first_pixels + half, (part, half), place, self.column)
                     _call(builder, product.instruction, I8(half * tile.v + j), I8(pixel), I8(loaded))
 
     def finish(self, start: Any, sums: Any, first: Any, last: Any) -> None:
@@ -310,11 +337,15 @@ _CYCLES = ((4, 11.1), (8, 13.3), (14, 16.6), (16, 17.7))  # (pixels, cycles) of 
 _PAIR_LOADS = 1.15  # load factor of 2 x 2 tiles, whose operands come from L1 and L2
 _SINGLE_LOADS = 1.5  # load factor of other tiles
 PIXEL_CYCLES = 5.0  # cycles to finish a vector of sums, with nothing else running
+_STORE = 14.0  # cycles that a register's store adds to its multiplications, where it is not finished (decision 19)
 _TILE = 30.0  # overhead of a tile, in cycles
 
 
-def matrix_cycles(v: int, rows: int, cols: int, segments: float, pixel: float = PIXEL_CYCLES) -> float:
-    """Modelled cycles of a tile: of multiplications by `segments` registers per weight vector, or longer epilogues.
+def matrix_cycles(
+    v: int, rows: int, cols: int, segments: float, pixel: float = PIXEL_CYCLES, finished: bool = True
+) -> float:
+    """Modelled cycles of a tile: of multiplications by `segments` registers per weight vector, or longer epilogues, and
+    of stores that do not overlap where sums are not `finished`.
 
     `pixel`: cycles to finish a vector of sums.
     """
@@ -322,6 +353,8 @@ def matrix_cycles(v: int, rows: int, cols: int, segments: float, pixel: float = 
     points, cycles = zip(*_CYCLES, strict=True)
     product = sum(float(np.interp(count, points, cycles)) for _, _, count in parts) * v
     loads = _PAIR_LOADS if min(v, len(parts)) > 1 else _SINGLE_LOADS
+    if not finished:
+        return product * loads * segments + len(parts) * v * _STORE + _TILE
     return max(product * loads * segments, rows * cols * v * pixel) + _TILE
 
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 from typing import Any
 
 from cpuconv.kernels.copies.rounding import BF16_TYPES
+from cpuconv.kernels.copies.rounding import PART_CYCLES as PART_CYCLES
 from cpuconv.kernels.emit.product import matrix_product_of
 
 ERROR = {3: 6e-6, 6: 0.0}  # by products: stated error, relative to the largest output, in addition to that of float32
-PART_CYCLES = 2.5  # to split a vector, for each part: instructions counted, two a cycle; not measured
 
 
 def why_not() -> str | None:
