@@ -24,22 +24,22 @@ from cpuconv.solvers.shared import blocked, words
 from cpuconv.solvers.shared.lanes import lane_set, lane_tiles, lanewise
 from cpuconv.solvers.shared.solver import Solver
 
-_EXACT = 1 << 24  # integers that float32 holds
-_LARGEST_WEIGHT = 255  # of int16 weights, which are uint8 ones less their zero point
+_EXACT = 1 << 24  # largest integer up to which float32 is exact
+_LARGEST_WEIGHT = 255  # largest magnitude of int16 weights, which are uint8 less their zero point
 
 
 @dataclass(frozen=True)
 class Params:
-    """A depthwise tile.
+    """Tile of a depthwise convolution.
 
     Attributes
     ----------
     rows, cols : int
-        Outputs of a tile.
+            Output rows and columns of the tile.
     held : int
-        1: the weights of the whole kernel stay in registers; 0: those of one kernel row at a time.
+            1: the weights of the whole kernel stay in registers; 0: those of one kernel row at a time.
     block : int
-        Tile rows of a packed band; 0: blocked input, read in place.
+            Tile rows per packed band; 0: blocked input, read in place.
     """
 
     rows: int
@@ -49,7 +49,7 @@ class Params:
 
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:
-    """One input and one output channel a group."""
+    """Require one input and one output channel per group."""
     if (why := words.why_not(problem, isa)) is not None:
         return why
     if (problem.cg, problem.kg) != (1, 1):
@@ -62,7 +62,7 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
 
 
 def _sums_are_exact(problem: ConvProblem) -> bool:
-    """Whether sums of floats hold every sum of the integers."""
+    """Whether float32 represents every sum of the integers exactly."""
     types = problem.types
     if not types.sum.integer:
         return True
@@ -75,12 +75,12 @@ def _sums_are_exact(problem: ConvProblem) -> bool:
 
 
 def offset(problem: ConvProblem, isa: Isa) -> tuple[int, int]:
-    """Integers are multiplied as they are."""
+    """Offsets that kernels add to input and weights: zeros."""
     return 0, 0
 
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
-    """The best tiles by the model."""
+    """Fastest tiles by the model."""
     for shape in lanewise.shapes(problem, isa, mix=1, most=8):
         yield Params(shape.rows, shape.cols, int(shape.held), shape.block)
 
@@ -89,13 +89,13 @@ bound = lanewise.bound
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
-    """FMA and load slots of the tiles, and the traffic of activations."""
+    """Modelled time: FMAs and loads of the tiles, and traffic of activations."""
     return lanewise.cost(problem, _shape(params), machine)
 
 
 def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
-    """Channels last, if both are and channels fill vectors. Else blocked output, and blocked input in place or, of
-    float32, any input through bands.
+    """Supported layouts: channels last, if input and output are and channels fill vectors. Otherwise channel blocks as
+    output, and as input channel blocks in place or, in float32, any layout through bands.
     """
     types = problem.types
     if lanewise.channels_last(problem, isa):
@@ -105,7 +105,7 @@ def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str 
 
 
 def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
-    """[vector][R][S][lanes]: panels of one vector, all channels one group, of floats, or of float16 for such sums."""
+    """Packed weights: [vector][R][S][lanes], all channels one group, float32, or float16 with float16 sums."""
     lanes = lanewise.sum_lanes(problem, isa)
     floats = Panels(Filters(lanes, 1, 1, problem.k), 1, problem.r, problem.s, 1, problem.r * problem.s)
     form = floats if problem.types.w == F32 else Widened(floats, problem.types.w)
@@ -113,12 +113,12 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
 
 
 def is_closed(problem: ConvProblem, params: Params, isa: Isa) -> bool:
-    """Whether its micro-kernel is of the set for networks with open sizes."""
+    """Whether the micro-kernel is among those for networks with open sizes."""
     return not lanewise.channels_last(problem, isa) and lane_set.is_member(problem, _shape(params), isa)
 
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
-    """One parallel call of the lanewise kernel."""
+    """One parallel call of the lanewise driver."""
     return [lanewise.step(problem, _shape(params), isa, space, operands)]
 
 

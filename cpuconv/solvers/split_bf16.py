@@ -1,10 +1,10 @@
 """float32 convolution by bfloat16 multiplications on AMX: products of the parts of both operands.
 
-A float32 input is split once per call; one in parts is read in place, and the output may be in parts. A segment of
-AMX's kernel multiplies all pairs of parts of a channel block. To the kernel, the parts of a pixel are so many pixels:
-strides, dilations and padding along rows are multiples of their number.
+A float32 input is split once per call; an input in parts is read in place, and the output may be in parts. A segment of
+AMX's kernel multiplies all pairs of parts of a channel block. For the kernel, each part of a pixel is a pixel: strides,
+dilations and padding along rows are multiplied by the number of parts.
 
-Source: as of `shared.split_products`.
+Source: that of `shared.split_products`.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _LARGEST_PLANE = 2 * _BLOCK_PIXELS  # pixels of a plane that is one block
 
 @dataclass(frozen=True)
 class Params:
-    """Products of parts per product of float32 (3 or 6), slices of channels, and the fields of `amx_tiles.Params`.
+    """Products of parts per float32 product (3 or 6), slices of channels, and the fields of `amx_tiles.Params`.
 
-    The sums of a slice are added to the output of those before it: its pixels stay in L2 under all of its weights.
+    The sums of a slice are added to the output of the slices before, whose pixels stay in L2 under all of its weights.
     """
 
     products: int
@@ -56,12 +56,12 @@ class Params:
 
     @property
     def on_parts(self) -> amx_tiles.Params:
-        """Tiles that multiply the parts."""
+        """Tile parameters of the convolution of parts."""
         return amx_tiles.Params(self.v, self.rows, self.cols, self.block, self.flat)
 
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:
-    """Where AMX multiplies bfloat16; channels last in whole vectors, or channel blocks. Small groups are merged."""
+    """Require bfloat16 on AMX, and channels last in whole vectors or channel blocks. Small groups are merged."""
     if (why := why_not() or blocked.aligned_groups(_merged(problem, isa), isa)) is not None:
         return why
     if problem.types.w != F32:
@@ -77,16 +77,16 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
 
 
 def _merged(problem: ConvProblem, isa: Isa) -> ConvProblem:
-    """The problem of bfloat16 with groups that fill channel blocks."""
+    """bfloat16 problem whose groups fill channel blocks."""
     return merged(replace(problem, types=Types(BF16, BF16, F32, problem.types.y)), isa, blocked.aligned_groups)
 
 
 @memoised(64)
 def _on_parts(problem: ConvProblem, isa: Isa, count: int) -> ConvProblem:
-    """The problem of bfloat16 whose pixels are `count` parts each; padding of a float32 input is input."""
+    """bfloat16 problem whose pixels are `count` parts each; padding of a float32 input becomes part of the input."""
     split, problem = problem.types.x == F32, images.as_columns(_merged(problem, isa))
     h, w, pads, (stride_h, stride_w) = problem.h, problem.w, problem.pads, problem.stride
-    if split and not is_plain(problem):  # no more rows and columns than outputs read
+    if split and not is_plain(problem):  # only rows and columns that outputs read
         reach_h, reach_w = problem.effective_kernel
         h, w, pads = (problem.oh - 1) * stride_h + reach_h, (problem.ow - 1) * stride_w + reach_w, (0, 0, 0, 0)
     (top, bottom, left, right), (dilation_h, dilation_w), y = pads, problem.dilation, problem.types.y
@@ -104,12 +104,12 @@ def _on_parts(problem: ConvProblem, isa: Isa, count: int) -> ConvProblem:
 
 
 def _products(problem: ConvProblem) -> list[int]:
-    """The numbers of products: those of the input's parts, or of any number of parts that it may be split into."""
+    """Possible numbers of products: given by the input's parts, or all if the input is float32."""
     return [products for products, each in SPLIT.items() if problem.types.x.parts in (1, each.parts)]
 
 
 def _slices(problem: ConvProblem, isa: Isa, products: int, count: int) -> list[ConvProblem]:
-    """The problems of parts of `count` slices of whole channel blocks, or of fewer."""
+    """Problems of parts for `count` slices of whole channel blocks, or fewer."""
     whole, block = _on_parts(problem, isa, SPLIT[products].parts), isa.block(BF16)
     if count == 1:
         return [whole]
@@ -126,7 +126,7 @@ def _slices(problem: ConvProblem, isa: Isa, products: int, count: int) -> list[C
 
 
 def _slice_counts(problem: ConvProblem, products: int) -> Iterator[int]:
-    """One slice; of long 1x1 sums, so many that many pixels, or all of a small plane, stay in half of L2."""
+    """One slice; for long 1x1 sums also as many slices as keep many pixels, or a small plane, in half of L2."""
     yield 1
     if is_plain(problem) and problem.groups == 1 and problem.types.y == F32:
         plane = now(problem.h * problem.w)
@@ -137,14 +137,14 @@ def _slice_counts(problem: ConvProblem, products: int) -> Iterator[int]:
 
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
-    """Tiles of `amx_tiles`, for three and for six products; blocks of pixels hold all parts."""
+    """Tiles of `amx_tiles` for three and for six products; blocks of pixels hold all parts."""
     for products in _products(problem):
         for slices in _slice_counts(problem, products):
             yield from _sliced(problem, isa, products, slices)
 
 
 def alike(problem: ConvProblem, isa: Isa, params: Params) -> Iterator[Params]:
-    """Those of as many products and slices."""
+    """Candidates that give equal bits: those with the same numbers of products and slices."""
     return _sliced(problem, isa, params.products, params.slices)
 
 
@@ -154,13 +154,13 @@ def _sliced(problem: ConvProblem, isa: Isa, products: int, slices: int) -> Itera
 
 
 def bound(problem: ConvProblem, machine: Machine) -> float:
-    """Lower bound of the time, that of the fewest products."""
+    """Lower bound of `cost`, in seconds: that of the fewest products."""
     product = SPLIT[min(_products(problem))]
     return amx_tiles.bound(_on_parts(problem, machine.isa, product.parts), machine, product)
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
-    """Splitting, and the products as `amx_tiles` estimates them; and a charge for the error."""
+    """Modelled time: splitting, products as estimated by `amx_tiles`, and a charge for the error."""
     isa, product, split = machine.isa, SPLIT[params.products], 0.0
     slices = _slices(problem, isa, params.products, params.slices)
     multiplied = [amx_tiles.cost(each, params.on_parts, machine, product) for each in slices]
@@ -173,13 +173,13 @@ def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
 
 
 def least_work(problem: ConvProblem, params: Params) -> tuple[int, int]:
-    """All products, and the parts of the weights that they read."""
+    """Operations of all products, and bytes of the parts of the weights."""
     weight_bytes = SPLIT[params.products].parts * problem.weight_bytes // F32.bytes * BF16.bytes
     return params.products * problem.flops, weight_bytes
 
 
 def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
-    """Channels last, or blocks, in and out."""
+    """Supported layouts: channels last, or channel blocks; equal for input and output."""
     types = problem.types
     ends = (problem.in_layout, types.x), (problem.out_layout, types.y)
     found = ["NHWC" if layout == "NHWC" else blocked.layout(isa, element) for layout, element in ends]
@@ -187,7 +187,7 @@ def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str 
 
 
 def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
-    """[slice][group][panel][C block][R][S][part][words of the block][v][lanes of K]."""
+    """Packed weights: [slice][group][panel][C block][R][S][part][32-bit groups of the block][v][lanes of K]."""
     parts, segment = SPLIT[params.products].parts, isa.lanes * params.v * isa.lanes * WORD
     slices = [replace(each, types=BF16_TYPES) for each in _slices(problem, isa, params.products, params.slices)]
     panels = [PartPanels(amx_tiles.packing(each, params.on_parts, isa), parts, segment) for each in slices]
@@ -198,7 +198,7 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
 
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
-    """A parallel call of the convolve kernel for each slice; before them, one that splits a float32 input."""
+    """One parallel call of the convolution driver per slice, after one that splits a float32 input."""
     product = SPLIT[params.products]
     on_parts = _on_parts(problem, isa, product.parts)
     operands, problem = images.operands_as_columns(problem, operands), images.as_columns(problem)

@@ -2,10 +2,10 @@
 
 Sources: Winograd, "Arithmetic Complexity of Computations" (1980); Lavin and Gray, "Fast Algorithms for Convolutional
 Neural Networks" (CVPR 2016); points after Barabasz et al., "Error Analysis and Improving the Accuracy of Winograd
-Convolution" (TOMS 2020). Each axis has a tile size of its own; an axis whose kernel is 1 is not transformed. A dilated
+Convolution" (TOMS 2020). Each axis has its own tile size; an axis whose kernel is 1 is not transformed. A dilated
 convolution is a dense one in each phase of the plane.
 
-With float16 sums, transforms are in float16 too, eight channels at a time, and tiles few of whose results are inexact.
+With float16 sums, transforms are in float16, too, eight channels per vector, with tiles whose matrices round little.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from cpuconv.solvers.shared.winograd_tiles import able_forms, constants, error, 
 
 @dataclass(frozen=True)
 class Params:
-    """A transform and its GEMM.
+    """Transform and GEMM of a candidate.
 
     Attributes
     ----------
     rows, cols : int
-        Outputs of a tile.
+            Output tile.
     v : int
-        Weight vectors of a GEMM tile.
+            Weight vectors per GEMM tile.
     n : int
-        Tiles of a GEMM tile.
+            Tiles per GEMM tile.
     block : int
-        Tiles whose transforms stay in L2.
+            Tiles per block, whose transforms stay in L2.
     chunk : int
-        Weight panels whose products are formed at a time.
+            Weight panels per pass over a block.
     """
 
     rows: int
@@ -64,7 +64,7 @@ class Params:
 
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:
-    """Problems with a transform; what is bfloat16 outside is float32 inside. Float16 fills whole vectors."""
+    """Require a transform for the kernel; bfloat16 is widened to float32, and float16 fills whole vectors."""
     types, block = problem.types, isa.block(F16)
     if types.sum == F16 and (types.y != F16 or problem.cg % block or problem.kg % block):
         return f"{problem.cg} and {problem.kg} channels of {types} do not fill vectors of {block} {F16}"
@@ -73,7 +73,7 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
 
 
 def _product(problem: ConvProblem) -> str:
-    """Name of the multiplication of components."""
+    """Name of the dot-product kind that multiplies components."""
     return "fmla_f16" if problem.types.sum == F16 else "fma"
 
 
@@ -82,19 +82,19 @@ def _planes(problem: ConvProblem, m: Size) -> Planes:
 
 
 def is_closed(problem: ConvProblem, params: Params, isa: Isa) -> bool:
-    """Whether its transforms are of the set for networks with open sizes."""
+    """Whether the transforms are among those for networks with open sizes."""
     return problem.types.sum == F32 and (params.rows, params.cols) in figures_of(problem.r, problem.s, True)[0]
 
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
-    """The best few tile sizes, with a few GEMM tiles and block sizes."""
+    """Fastest tile sizes by the model, with a few GEMM tiles and block sizes each."""
     for m in tile_sizes(problem):
         yield from _of_size(problem, isa, m)
 
 
 def alike(problem: ConvProblem, isa: Isa, params: Params) -> Iterator[Params]:
-    """Those that give the bits of other parameters: of their tile size, whether it is one of the best or not; the plane
-    may be smaller than a tile."""
+    """Candidates that give equal bits: those of the same tile size, even if it is not one of the fastest or larger than
+    the plane."""
     m = params.rows, params.cols
     if m in figures_of(problem.r, problem.s)[0] and error(problem, m) <= transformed.largest_error(problem):
         yield from _of_size(problem, isa, m)
@@ -106,34 +106,35 @@ def _of_size(problem: ConvProblem, isa: Isa, m: Size) -> Iterator[Params]:
 
 
 def bound(problem: ConvProblem, machine: Machine) -> float:
-    """The least that any tile size takes."""
+    """Lower bound of `cost` over all tile sizes, in seconds."""
     able, forms = able_forms(problem)
     each = winograd_tiles.rates(problem.r, problem.s, problem.cg, problem.kg, machine, _product(problem))
     return transformed.bound(problem, machine, forms.tiles, each.some(able))
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
-    """FMA slots of products, operations and memory of transforms, traffic of weights; and a charge for the error.
+    """Modelled time: products, operations and memory accesses of transforms, traffic of weights, a charge for the
+    error.
 
-    Of tiles that take nearly as long, the more accurate one is chosen.
+    The charge selects the more accurate one of two tiles that take nearly as long.
     """
     m = params.rows, params.cols
     return transformed.cost(winograd_tiles.form(problem, m, machine, _planes(problem, m)), params)
 
 
 def least_work(problem: ConvProblem, params: Params) -> tuple[int, int]:
-    """Products and weights of the tiles' own domain."""
+    """Operations and weight bytes of the products in the transformed domain."""
     m = params.rows, params.cols
     return transformed.least_work(problem, _planes(problem, m), m, problem.dilation)
 
 
 def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
-    """Blocks in and out."""
+    """Supported layouts: channel blocks."""
     return blocked.layout(isa, problem.types.x), blocked.layout(isa, problem.types.y)
 
 
 def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
-    """G·w·Gᵀ in float64, then [group][a·a][panel][C of a group][v][lanes of K] in float32 or float16."""
+    """Packed weights: G·w·Gᵀ in float64, then [group][a·a][panel][C of a group][v][lanes of K], float32 or float16."""
     m = params.rows, params.cols
     weights = winograd_tiles.weights(problem, m, isa)
     form = transformed.widened(problem, transformed.packing(problem, params.v, isa, _planes(problem, m), weights))
@@ -141,7 +142,7 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
 
 
 def closed_tiles(isa: Isa, r: int, s: int, activation: Activation | None, residual: bool = False) -> list[MicroRef]:
-    """The transforms of a float32 convolution for planes of every size: of weights, forward, and back."""
+    """Transforms of a float32 convolution for planes of any size: of weights, forward, and inverse."""
     found: dict[MicroRef, None] = {}
     for rows, cols in figures_of(r, s, True)[0]:
         down, across = constants(rows, r), constants(cols, s)
@@ -153,7 +154,7 @@ def closed_tiles(isa: Isa, r: int, s: int, activation: Activation | None, residu
 
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
-    """One parallel call of the tiled kernel."""
+    """One parallel call of the tile driver."""
     m = params.rows, params.cols
     a = outer(problem, m)
     down, across = constants(params.rows, problem.r), constants(params.cols, problem.s)

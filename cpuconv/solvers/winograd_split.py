@@ -1,9 +1,9 @@
-"""Winograd convolution whose products are those of bfloat16 parts on AMX.
+"""Winograd convolution by products of bfloat16 parts on AMX.
 
 The forward transform stores the parts of its components, and packed weights are parts of transformed weights. AMX sums
 their products into float32 that the inverse transform reads.
 
-Sources: as of `winograd` and of `shared.split_products`.
+Sources: those of `winograd` and `shared.split_products`.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from cpuconv.solvers.shared.tiled_call import Transform
 from cpuconv.solvers.shared.transformed import Planes, Size
 from cpuconv.solvers.shared.winograd_tiles import constants, outer
 
-_SIZES = 2  # tile sizes worth trying for each number of products
+_SIZES = 2  # tile sizes that become candidates for each number of products
 
 
 @dataclass(frozen=True)
 class Params:
-    """Products of parts per product of float32 (3 or 6), and the fields of `winograd.Params`."""
+    """Products of parts per float32 product (3 or 6), and the fields of `winograd.Params`."""
 
     products: int
     rows: int
@@ -45,7 +45,7 @@ class Params:
 
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:
-    """Where AMX multiplies bfloat16: problems with a transform, of channels in whole blocks of bfloat16."""
+    """Require bfloat16 on AMX, a transform for the kernel, and channels in whole blocks of bfloat16."""
     if (why := split_products.why_not()) is not None:
         return why
     if problem.cg % isa.block(BF16):
@@ -58,7 +58,7 @@ def _planes(problem: ConvProblem, products: int, m: Size) -> Planes:
 
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
-    """For three and for six products, the best few tile sizes, with a few GEMM tiles and block sizes."""
+    """Fastest tile sizes for three and for six products, with a few GEMM tiles and block sizes each."""
     for products in SPLIT:
         for m in winograd_tiles.tile_sizes(problem, ERROR[products])[:_SIZES]:
             planes = _planes(problem, products, m)
@@ -67,12 +67,12 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
 
 
 def _split_operations(products: int, machine: Machine) -> float:
-    """Operations of a transform that take as long as to split a vector."""
+    """Transform operations that take as long as splitting one vector."""
     return SPLIT[products].parts * PART_CYCLES * machine.isa.fma_rate / winograd_tiles.slots(machine)
 
 
 def bound(problem: ConvProblem, machine: Machine) -> float:
-    """The least that any tile size takes."""
+    """Lower bound of `cost` over all tile sizes, in seconds."""
     found = []
     for products in SPLIT:
         able, forms = winograd_tiles.able_forms(problem, more=ERROR[products])
@@ -83,14 +83,14 @@ def bound(problem: ConvProblem, machine: Machine) -> float:
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
-    """Time of Winograd with transforms and products of parts."""
+    """Modelled time: that of Winograd convolution, with transforms and products of parts."""
     m, split = (params.rows, params.cols), _split_operations(params.products, machine)
     planes, more = _planes(problem, params.products, m), ERROR[params.products]
     return transformed.cost(winograd_tiles.form(problem, m, machine, planes, more, split), params)
 
 
 def least_work(problem: ConvProblem, params: Params) -> tuple[int, int]:
-    """All products and weights of the tiles' own domain."""
+    """Operations and weight bytes of the products in the transformed domain."""
     m = params.rows, params.cols
     planes = _planes(problem, params.products, m)
     flops, weight_bytes = transformed.least_work(problem, planes, m, problem.dilation)
@@ -98,12 +98,12 @@ def least_work(problem: ConvProblem, params: Params) -> tuple[int, int]:
 
 
 def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
-    """Blocks in and out."""
+    """Supported layouts: channel blocks."""
     return blocked.layout(isa), blocked.layout(isa)
 
 
 def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
-    """[group][a·a][panel][C block][part][pair of C][v][lanes of K][2] of G·w·Gᵀ."""
+    """Packed weights: G·w·Gᵀ as [group][a·a][panel][C block][part][pair of C][v][lanes of K][2]."""
     m = params.rows, params.cols
     planes, transform = Planes(math.prod(outer(problem, m))), winograd_tiles.weights(problem, m, isa)
     form = transformed.packing(problem, params.v, isa, planes, transform)
@@ -111,7 +111,7 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
 
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
-    """One parallel call of the tiled kernel."""
+    """One parallel call of the tile driver."""
     m: Size = params.rows, params.cols
     down, across = constants(params.rows, problem.r), constants(params.cols, problem.s)
     forward = WinogradTransform(isa.lanes, down[2], across[2], parts=SPLIT[params.products].parts)

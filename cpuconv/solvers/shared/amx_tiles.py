@@ -1,4 +1,4 @@
-"""Convolution in channel blocks on AMX's tile registers: tiles, cost and call, of problems whose groups fill blocks."""
+"""Tiles, cost and driver call of AMX convolutions in channel blocks, for problems whose groups fill blocks."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from layouts import Strides
 
 @dataclass(frozen=True)
 class Params:
-    """A tile and its pixels.
+    """Tile and plane of an AMX convolution.
 
     Attributes
     ----------
     v, rows, cols, block : int
-        As of `geometry.Params`.
+            Fields of `geometry.Params`.
     flat : int
-        1: the plane is one row of pixels, with what lies between two rows of the output where the input's are wider:
-        tile registers are full on narrow planes.
+            1: the plane is one row of pixels, including those between two output rows where input rows are longer. Tile
+            registers are then full on narrow planes.
     """
 
     v: int
@@ -41,13 +41,13 @@ class Params:
 
     @property
     def as_blocked(self) -> geometry.Params:
-        """The same for the kernel that all blocked convolutions share."""
+        """Convert parameters to those of the driver that all blocked convolutions share."""
         return geometry.Params(self.v, self.rows, self.cols, self.block)
 
 
 def _product(problem: ConvProblem, product: Product | None) -> Product:
     found = product or matrix_product_of(problem.types)
-    assert found is not None  # `applicable` of solvers has asked
+    assert found is not None  # set by `applicable` of the solvers
     return found
 
 
@@ -61,12 +61,12 @@ def _contiguous(problem: ConvProblem, isa: Isa) -> Strides:
 
 
 def _pitch(problem: ConvProblem, isa: Isa) -> int:
-    """Outputs from row to row of a plane that is one row; 0: rows of a contiguous input do not lie so."""
+    """Outputs from row to row of a plane that is one row; 0: the rows of a contiguous input are not so."""
     return blocked.row_pitch(problem, isa, _contiguous(problem, isa), _band(problem))
 
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
-    """Full tile registers, two of weights before one; planes of rows, and as one row."""
+    """Full tile registers, with two weight registers before one; planes in rows, and as one row."""
     counts = words.vector_counts(problem, isa) or ()
     vectors = divide(problem.kg, isa.lanes)
     sizes = [v for v in (2, 1, 4) if v in counts and v < 2 * vectors]
@@ -78,7 +78,7 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
             for _, cols in shapes(1, (problem.oh - 1) * pitch + problem.ow):
                 if fits(v, 1, cols):
                     total = divide((problem.oh - 1) * pitch + problem.ow, cols)
-                    size = cols * pixel * problem.types.w.parts  # as many pixels as parts of weights are one
+                    size = cols * pixel * problem.types.w.parts  # the parts of a pixel are pixels
                     yield Params(v, 1, cols, blocked.largest_block(total, size), 1)
         for rows, cols in () if plain else shapes(problem.oh, problem.ow):
             if fits(v, rows, cols):
@@ -87,12 +87,12 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
 
 
 def bound(problem: ConvProblem, machine: Machine, product: Product | None = None) -> float:
-    """Products at the peak, and the traffic; `product`: by default that of the types."""
+    """Lower bound of `cost`, in seconds: products at peak rate, or traffic; `product`: default that of the types."""
     return blocked.bound(problem, machine, problem.oh, problem.ow, band=False, product=_product(problem, product))
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine, product: Product | None = None) -> Cost:
-    """Products or endings of the tiles, whichever take longer, bands, and the traffic."""
+    """Modelled time: the longer of products and epilogues of the tiles, bands, and traffic."""
     height, width = problem.oh, problem.ow
     if params.flat:
         height, width = 1, (problem.oh - 1) * _pitch(problem, machine.isa) + problem.ow
@@ -103,7 +103,7 @@ def cost(problem: ConvProblem, params: Params, machine: Machine, product: Produc
 
 
 def packing(problem: ConvProblem, params: Params, isa: Isa, product: Product | None = None) -> Packing:
-    """[group][panel][C block][R][S][words of the block][v][lanes of K]."""
+    """Packed weights: [group][panel][C block][R][S][32-bit groups of the block][v][lanes of K]."""
     return words.packing(problem, isa, params.v, _product(problem, product))
 
 
@@ -115,7 +115,7 @@ def bind(
     operands: Operands,
     product: Product | None = None,
 ) -> Step:
-    """One parallel call of the convolve kernel."""
+    """One parallel call of the convolution driver."""
     x = words.operands_in_words(problem, operands).x
     band = NO_BAND if not any(problem.pads) and is_blocked(isa.lanes, x.strides) else BLOCKED_BAND
     flat, own = bool(params.flat), _product(problem, product)

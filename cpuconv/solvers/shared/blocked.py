@@ -1,4 +1,4 @@
-"""What pointwise and direct convolution share: geometry, packed weights, cost, and the convolve call."""
+"""Geometry, packed weights, cost and driver call that pointwise and direct convolution share."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ from cpuconv.solvers.shared.spans import Spans
 from cpuconv.symbolic.sizes import applied, greatest, item, now
 from layouts import Strides
 
-_BAND_SHARE = 0.5  # of L2, for a packed band
-_PART_SHARE = 0.2  # of L2, for the part of a weight panel that passes over the tiles of a block
-_GATHER = 2.0  # cycles to move one float that has no neighbours to move with
-_TRANSPOSE = 0.25  # cycles to move one float from another layout into channel blocks
-_STEPS_TO_BAND = (0.25, 1.0)  # candidate band sizes, in shares of the largest that fits
+_BAND_SHARE = 0.5  # share of L2 for a packed band
+_PART_SHARE = 0.2  # share of L2 for the part of a weight panel that all tiles of a block use
+_GATHER = 2.0  # cycles per float32 copied alone
+_TRANSPOSE = 0.25  # cycles per float32 copied from another layout into channel blocks
+_STEPS_TO_BAND = (0.25, 1.0)  # candidate band sizes, as shares of the largest that fits
 
 
 @functools.cache
 def layout(isa: Isa, element: Element = F32) -> str:
-    """The blocked layout of this instruction set for such elements."""
+    """Blocked layout of an element type on this instruction set."""
     return layouts.blocked(isa.block(element)).name
 
 
 def aligned_groups(problem: ConvProblem, isa: Isa) -> str | None:
-    """Why channel blocks cannot hold the groups, or None."""
+    """Reason why groups do not fit into channel blocks, or None."""
     block_in, block_out = isa.block(problem.types.x), isa.block(problem.types.y)
     if problem.groups > 1 and (problem.cg % block_in or problem.kg % block_out):
         blocks = f"{block_in}" if block_in == block_out else f"{block_in} and {block_out}"
@@ -56,7 +56,7 @@ def aligned_groups(problem: ConvProblem, isa: Isa) -> str | None:
 
 
 def whole_groups(problem: ConvProblem, isa: Isa) -> str | None:
-    """Why the kernel cannot run the groups, or None; of other types than float32 they may share channel blocks."""
+    """Reason why the kernel cannot run the groups, or None; types other than float32 may share channel blocks."""
     if not spans.needed(problem, isa):
         return aligned_groups(problem, isa)
     if problem.cg == problem.kg == 1:
@@ -65,7 +65,7 @@ def whole_groups(problem: ConvProblem, isa: Isa) -> str | None:
 
 
 def row_blocks(problem: ConvProblem, isa: Isa, tile: Tile) -> list[int]:
-    """Candidate numbers of tile rows a band: what keeps the band in L2."""
+    """Candidate numbers of tile rows per band, such that the band fits into L2."""
     total = divide(problem.oh, tile.rows)
     pixel = divide(words.in_words(problem).c, isa.lanes) * isa.lanes * WORD
     line = problem.w * pixel * problem.stride[0] * tile.rows
@@ -74,22 +74,22 @@ def row_blocks(problem: ConvProblem, isa: Isa, tile: Tile) -> list[int]:
 
 
 def largest_block(total: int, size: int) -> int:
-    """Tiles of a block whose pixels, so many bytes a tile, stay in half of L2 under all weights."""
+    """Tiles per block, such that its pixels (`size` bytes per tile) fit into half of L2 under all weights."""
     return min(total, max(1, int(_BAND_SHARE * machine().l2 / size)))
 
 
 def _reach(problem: ConvProblem) -> int:
-    """Pixels of a row that an output reads; parts of a pixel, as many as those of weights, are pixels."""
+    """Pixels of a row that one output reads; each part of a pixel counts as a pixel."""
     return problem.effective_kernel[1] + problem.types.w.parts - 1
 
 
 def _band_width(problem: ConvProblem) -> int:
-    """Pixels of a row of a band: what outputs need."""
+    """Pixels per row of a band."""
     return (problem.ow - 1) * problem.stride[1] + _reach(problem)
 
 
 def row_pitch(problem: ConvProblem, isa: Isa, x: Strides, band: int) -> int:
-    """Outputs from the start of a row to that of the next, where the plane is one row; 0: rows do not lie so."""
+    """Outputs between the starts of adjacent rows, where the plane is one row; 0: rows do not allow that."""
     pixels = _band_width(problem) if band != NO_BAND else x.h // (isa.lanes * WORD)
     pitch, rest = divmod(pixels * problem.stride[0], problem.stride[1])
     return 0 if rest or band == NO_BAND and x.h % (isa.lanes * WORD) else pitch
@@ -105,10 +105,10 @@ def convolve_step(
     flat: bool = False,
     product: Product | None = None,
 ) -> Step:
-    """The convolve kernel's tile and arguments for this problem.
+    """Tile and arguments of the convolution driver for this problem.
 
-    `flat`: the plane is one row of pixels. Where that of the input is wider, AMX computes what is between two rows of
-    the output, too, and does not store it; a band then has all rows.
+    `flat`: the plane is one row of pixels. Where input rows are longer, AMX also computes the pixels between two output
+    rows without storing them; a band then has all rows.
     """
     sizes, parts_of_words = geometry(problem, isa, product, params.v), spans.spans(problem, isa, params.v)
     product, problem = sizes.product, sizes.problem
@@ -149,12 +149,12 @@ def convolve_step(
     table = segments.table(problem, isa, plane, in_line, pixel, planar, parts_of_words, sizes.rows_first)
     count = table.shape[1] - shared
     pad_left = min(problem.pads[2], band_width)
-    vectors_bytes = params.v * lanes * WORD  # weights of a panel at one place of a sum
+    vectors_bytes = params.v * lanes * WORD  # weights of a panel per segment element
     tile_rows, tile_columns = divide(row_tiles, row_blocks), divide(column_tiles, column_blocks)
     unroll, tail = (problem.s, 0) if planar else segments.segment(problem, isa, parts_of_words)
     tails = problem.r * problem.s if tail else 0
-    whole = (count - 1) // tails if tails else count  # parts of which the last has a segment before the tails
-    parts = 1  # blocks of float16 sums are the same whatever the number of tiles
+    whole = (count - 1) // tails if tails else count  # parts; the last one has a segment before the tails
+    parts = 1  # the blocks of float16 sums do not depend on the number of tiles
     if not product.half_sums:
         parts = panel_parts(sizes.reduction * vectors_bytes, whole, tile_rows * tile_columns)
     suspended_tile = params.rows * params.cols * vectors_bytes
@@ -174,7 +174,7 @@ def convolve_step(
     )  # fmt: skip
     rest, stored = problem.kg % lanes, sizes.vectors
     last = replace(gemm, valid=rest) if rest else gemm
-    if counts is not None and problem.groups == 1:  # the last panel ends where a pixel of an output block does
+    if counts is not None and problem.groups == 1:  # the last panel ends with a pixel of an output block
         unused_vectors = panels * params.v - sizes.vectors
         zeros = divide(sizes.vectors, vectors_per_pixel) * vectors_per_pixel - sizes.vectors
         last, stored = replace(last, unused_vectors=unused_vectors, zeros=zeros), panels * params.v
@@ -225,7 +225,7 @@ def convolve_step(
 
 
 def _columns(problem: ConvProblem, params: Params, isa: Isa, width: int, sizes: Geometry) -> Columns:
-    """The columns of tiles of a row; others than those of the candidate are of the closed set."""
+    """Tile columns of a row; sizes other than the candidate's are those of the closed set."""
     gemm = gemm_tile(problem, isa, sizes.product, params.v, params.rows, params.cols, 1, unroll=1, xs=isa.lanes)
     rest = problem.kg % isa.lanes
     unused_vectors = -sizes.vectors % params.v if problem.types != ALL_F32 and problem.groups == 1 else 0
@@ -235,7 +235,7 @@ def _columns(problem: ConvProblem, params: Params, isa: Isa, width: int, sizes: 
 
 
 def _parts_before(gemm: GemmTile, parts: int, matrix: bool) -> Args:
-    """The tiles of the parts before the last one: of the first, and of those between."""
+    """Tiles of the parts before the last one: of the first part, and of those between."""
     if parts == 1:
         return {"gemm_first": 0, "gemm_middle": 0}
     part = replace(gemm, suspend=True, tail=0)
@@ -246,7 +246,7 @@ def _parts_before(gemm: GemmTile, parts: int, matrix: bool) -> Args:
 def _grid(
     problem: ConvProblem, params: Params, isa: Isa, plane: tuple[int, int], flat: bool, band: int, sizes: Geometry
 ) -> tuple[int, Grid]:
-    """Blocks of a plane, and the work to be cut: rows of tiles, or where the plane is one row (`flat`) its tiles."""
+    """Blocks of a plane, and the grid of work: rows of tiles, or tiles where the plane is one row (`flat`)."""
     rows, columns = divide(plane[0], params.rows), divide(plane[1], params.cols)
     tiles, beside = (columns, 1) if flat else (rows, columns)
     blocks = greatest(1, tiles // (params.block or tiles))
@@ -267,7 +267,7 @@ def _grid(
 
 
 def _fetching(scalar: int, v: int, unroll: int, tiles: int) -> Fetching:
-    """What the tiles of a block fetch; few have no time for it."""
+    """Prefetches by the tiles of a block; blocks of few tiles have no time for them."""
     return Fetching.shared(scalar, unroll, tiles) if now(tiles) >= max(2, v) else Fetching()
 
 
@@ -282,7 +282,7 @@ def _in_place(
     parts: Spans | None,
     sizes: Geometry,
 ) -> Args:
-    """The tile columns that need no band, and how they read the input; none unless it is blocked."""
+    """Tile columns that need no band, and how they read the input; none unless it is blocked."""
     pixel = WORD * isa.lanes
     stride = problem.stride[1]
     reach_w = _reach(problem)
@@ -303,25 +303,25 @@ def _in_place(
 
 
 def panel_parts(panel_bytes: int, segments: int, tiles: int) -> int:
-    """Parts of a weight panel that each stay in L2 while `tiles` tiles pass; one for a single tile."""
+    """Parts of a weight panel such that each stays in L2 for `tiles` tiles; one part for a single tile."""
     return min(segments, divide(panel_bytes, int(_PART_SHARE * machine().l2))) if now(tiles) > 1 else 1
 
 
 class _Traffic(NamedTuple):
-    """Cycles beside the tiles of a problem, in the order in which they are added."""
+    """Cycles in addition to the tiles of a problem, in the order of addition."""
 
-    once: float  # activations and weights
-    weights: float  # bytes, which blocks of an image after the first read again
-    rate: float  # of these
-    copied: float  # bands
-    rearranged: float  # what of bands does not lie as in them
+    once: float  # cycles for activations and weights
+    weights: float  # bytes that blocks of an image after the first read again
+    rate: float  # bytes per cycle of these
+    copied: float  # cycles to copy bands
+    rearranged: float  # cycles to convert the layout of bands
 
     def of(self, again: int) -> float:
-        """Cycles where weights are read so many times more than once."""
+        """Cycles if weights are read `again` times more than once."""
         return self.once + self.weights * again / self.rate + self.copied + self.rearranged
 
 
-@functools.lru_cache(maxsize=64)  # all candidates of a problem ask
+@functools.lru_cache(maxsize=64)  # called for all candidates of a problem
 def _traffic(problem: ConvProblem, machine: Machine, band: bool, planar: bool) -> _Traffic:
     isa, weights = machine.isa, problem.weight_bytes
     copied = rearranged = 0.0
@@ -348,7 +348,7 @@ def cost(
     planar: bool = False,
     product: Product | None = None,
 ) -> Cost:
-    """Seconds of the tiles and of the traffic beside them, over threads."""
+    """Modelled time of the tiles and the traffic, divided over threads."""
     isa = machine.isa
     sizes = geometry(problem, isa, product, params.v)
     problem = sizes.problem
@@ -373,7 +373,7 @@ def bound(
     planar: bool = False,
     product: Product | None = None,
 ) -> float:
-    """Seconds that no `cost` is below: FMA slots and stores, and the traffic if weights are read once an image."""
+    """Lower bound of `cost`, in seconds: FMAs and stores, or traffic with weights read once per image."""
     isa = machine.isa
     sizes = geometry(problem, isa, product)
     problem = sizes.problem
@@ -387,7 +387,7 @@ def bound(
 
 
 def least_cycles(isa: Isa, product: Product, reduction: float) -> float:
-    """Cycles that no tile can go below, for the products of one of its output vectors with so many weight vectors."""
+    """Lower bound of cycles per output vector of a tile, for products with `reduction` weight vectors."""
     if product.matrix:
         return reduction * product.multiplications / isa.lanes
     return reduction / words.seen(isa, product).fma_rate

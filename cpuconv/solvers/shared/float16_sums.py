@@ -1,7 +1,7 @@
-"""Convolutions of float16 whose sums are float16 within short blocks of the reduction, on Arm CPUs that add float16.
+"""float16 convolutions whose sums are float16 within short blocks of the reduction, on Arm CPUs with FEAT_FP16.
 
-Each is another solver with the problem's type of sums set to float16: `fmla` multiplies twice as many elements
-(`products/gemm_halves.py` states the error). Source: Arm's architecture reference manual, FEAT_FP16.
+Each derives from another solver by setting the problem's type of sums to float16: `fmla` multiplies twice as many
+elements (`products/gemm_halves.py` states the error). Source: Arm's architecture reference manual, FEAT_FP16.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared.solver import Solver
 
 ACCURACY = "fast"  # with blocks of 128 terms, errors are near 2e-3 of the largest output on unit-normal data
-_VECTORS = 2  # of output channels, that one vector of float16 sums is of
+_VECTORS = 2  # 32-bit vectors of output channels per vector of float16 sums
 
 
 def _with_sums(problem: ConvProblem) -> ConvProblem:
-    """The problem with sums of float16."""
+    """Problem with float16 sums."""
     return replace(problem, types=replace(problem.types, sum=F16))
 
 
 def _why_not(problem: ConvProblem, isa: Isa, across_groups: bool) -> str | None:
-    """Why no float16 sums serve the problem, or None."""
+    """Reason why float16 sums are not possible, or None."""
     types = problem.types
     if not types.x == types.w == F16:
         return f"it multiplies float16, not {types.x} by {types.w}"
@@ -41,7 +41,7 @@ def _why_not(problem: ConvProblem, isa: Isa, across_groups: bool) -> str | None:
 
 
 def with_float16_sums(solver: Solver, *, across_groups: bool = False) -> Solver:
-    """Return a solver's counterpart with float16 sums; `across_groups`: its vectors are of a channel of each group."""
+    """Solver with float16 sums derived from `solver`; `across_groups`: a vector has one channel of each group."""
 
     def of_problem(method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)

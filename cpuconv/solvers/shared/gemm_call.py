@@ -1,4 +1,4 @@
-"""GEMM tiles as drivers of convolutions call them: the tile of a problem, and the arguments that all drivers take."""
+"""GEMM tiles of convolution drivers: the tile of a problem, and the arguments that all drivers take."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.symbolic.sizes import now
 
-_BYTES_CYCLES = (1.1, 0.5)  # to end a vector of sums as bytes, and to store those of a pixel (Zen 5)
+_BYTES_CYCLES = (1.1, 0.5)  # cycles per vector of sums of the int8 epilogue, and per stored vector (Zen 5)
 
 
 @dataclass(frozen=True)
 class Params:
-    """A tile whose pixels follow one another.
+    """Tile of adjacent pixels.
 
     Attributes
     ----------
     v : int
-        Weight vectors of a tile.
+            Weight vectors per tile.
     n : int
-        Pixels of a tile.
+            Pixels per tile.
     block : int
-        Tiles of pixels (of `row_patches`: output rows) that pass under all weights before the next ones do.
+            Tiles per block (`row_patches`: output rows), which all weights are applied to before the next block.
     """
 
     v: int
@@ -57,10 +57,10 @@ def gemm_tile(
     alone: bool = False,
     **fields: Any,
 ) -> GemmTile:
-    """The tile of `v` weight vectors and rows x cols pixels for a problem; `fields`: what else it has.
+    """Tile of `v` weight vectors and rows x cols pixels for a problem; `fields`: further fields.
 
-    `reduction`: weight vectors that a sum takes. `alone`: one tile has all pixels, so that weights are one stream,
-    which hardware follows better than prefetches do.
+    `reduction`: weight vectors per sum. `alone`: one tile has all pixels, so weights are read as one stream, which the
+    hardware prefetcher follows better than prefetch instructions do.
     """
     return GemmTile(
         lanes=isa.lanes,
@@ -81,16 +81,16 @@ def gemm_tile(
 
 @dataclass(frozen=True)
 class Fetching:
-    """What tiles prefetch of the weights that take their own weights' place.
+    """Prefetches of the weights that the next tiles read.
 
     Attributes
     ----------
     lines : int
-        Cache lines beside a scalar.
+            Cache lines per scalar.
     step : int
-        Bytes between what is fetched beside two scalars: what a scalar's lines bring; several may be of one line.
+            Bytes between the prefetches of two scalars; several may be in one cache line.
     shares : int
-        Tiles that together fetch all.
+            Tiles that divide the prefetches.
     """
 
     lines: int = 1
@@ -99,26 +99,26 @@ class Fetching:
 
     @classmethod
     def shared(cls, scalar: int, scalars: int, tiles: int) -> Fetching:
-        """Equal shares of the `tiles` of a block, so that weights come evenly: `scalar` bytes for each of the `scalars`
-        of a segment."""
+        """Equal shares for the `tiles` of a block, so that weights arrive evenly: `scalar` bytes for each of the
+        `scalars` of a segment."""
         shares = min(now(tiles), divide(scalar * scalars, LINE))
         step = divide(scalar, shares)
         return cls(divide(step, LINE), step, shares)
 
     @property
     def args(self) -> Args:
-        """The driver's."""
+        """Arguments of the driver."""
         return {"fetch_step": self.step, "shares": self.shares}
 
 
 def ending_cycles(problem: ConvProblem, v: int) -> float:
-    """Cycles to end a vector of sums in tiles of `v` weight vectors, beside those of a store."""
+    """Epilogue cycles per vector of sums of tiles with `v` weight vectors, in addition to a store."""
     each, stored = _BYTES_CYCLES
     return each + stored / v if problem.types.sum.integer and Epilogue.of(problem).requantizes else 0.0
 
 
 def micro(tile: GemmTile, matrix: bool = False) -> MicroRef:
-    """The micro-kernel of a tile; `matrix`: by tile registers."""
+    """Micro-kernel of a tile; `matrix`: on tile registers."""
     return MicroRef(matrix_strip if matrix else gemm_strip, tile)
 
 
@@ -132,9 +132,9 @@ def gemm_args(
     columns: Columns,
     matrix: bool = False,
 ) -> Args:
-    """Operands, tiles (`last`: of the last panel) with so many columns, the offsets of segments, and panels of weights.
+    """Operands, tiles (`last`: of the last panel) with their columns, offsets of segments, and weight panels.
 
-    `table`: of the segments; where groups have their own, a row for each.
+    `table`: offsets of the segments, with one row per group where these differ.
     """
     return {
         "gemm": columns.ref(lambda cols: micro(replace(gemm, cols=cols), matrix)),
@@ -149,7 +149,7 @@ def gemm_args(
 
 
 def with_pixel_distances(step: Step, distances: dict[str, int]) -> Step:
-    """The step with other distances between pixels, in 32-bit words: the fields `xs` and `ys` of its GEMM tiles."""
+    """The step with other pixel strides, in 32-bit elements: the fields `xs` and `ys` of its GEMM tiles."""
 
     def changed(ref: MicroRef) -> MicroRef:
         return replace(ref, tile=replace(ref.tile, **distances))
@@ -164,5 +164,5 @@ def with_pixel_distances(step: Step, distances: dict[str, int]) -> Step:
 
 
 def bias_bytes(problem: ConvProblem, isa: Isa) -> int:
-    """Bytes of what a vector of sums ends with."""
+    """Bytes of epilogue operands per vector of sums."""
     return WORD * isa.lanes * len(Epilogue.of(problem).rows)

@@ -1,4 +1,4 @@
-"""Sizes of blocked convolutions in vectors, what their tiles take by the model, and the best tiles."""
+"""Sizes of blocked convolutions in vectors, their modelled cycles, and the fastest tiles."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from cpuconv.solvers.shared.gemm_call import ending_cycles
 from cpuconv.solvers.shared.split_products import PART_CYCLES
 from cpuconv.symbolic.sizes import memoised, now
 
-_ALONE = 1.35  # cycles of flipped products of words that are segments by themselves, to those of words side by side
+_ALONE = 1.35  # cycles of sign-flipped products of segments of one 32-bit group, over those of longer segments
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """Sizes of a group in vectors: output vectors, and weight vectors of a sum; what multiplies them, and for what."""
+    """Sizes of a group in vectors: output vectors, and weight vectors per sum; the dot product and the problem."""
 
     vectors: int
     reduction: int
     product: Product
-    seen: Isa  # the instruction set for the model of tiles: its FMA is the product
-    problem: ConvProblem  # as kernels see it: groups that share channel blocks are one
-    share: float = 1.0  # of the weight vectors, what a panel reads of them in the mean
-    rows_first: bool = False  # tiles leave out padding
+    seen: Isa  # instruction set for the tile model, in which the problem's dot product replaces the FMA
+    problem: ConvProblem  # problem of the kernel: groups that share channel blocks are merged
+    share: float = 1.0  # mean share of the weight vectors that a panel reads
+    rows_first: bool = False  # tiles skip padding
 
     def cycles(self, isa: Isa, params: Params, v: int = 0) -> float:
-        """Modelled cycles of a tile; `v`: of its weight vectors, only so many are multiplied (0: all)."""
+        """Modelled cycles of a tile; `v`: number of its weight vectors that are multiplied (0: all)."""
         v, rows, cols = v or params.v, params.rows, now(params.cols)
         if self.product.matrix:
             y = self.problem.types.y
@@ -44,12 +44,12 @@ class Geometry:
         return alone * cycles(self.seen, v, rows * cols, round(self.multiplied(rows))) + epilogue
 
     def multiplied(self, rows: int = 1) -> float:
-        """Weight vectors of a sum that a tile of so many rows multiplies in the mean; those of one row the fewest."""
+        """Mean number of weight vectors per sum that a tile of this many rows multiplies; smallest for one row."""
         return self.share * self.reduction * (segments.share(self.problem, rows) if self.rows_first else 1.0)
 
     def panel_cycles(self, isa: Isa, params: Params) -> float:
-        """Modelled cycles of the tiles of all panels at one place; a last panel of other types than float32 multiplies
-        no vector that holds no channel."""
+        """Modelled cycles of the tiles of all panels at one position; the last panel of types other than float32 does
+        not multiply vectors without channels."""
         panels, rest = divmod(self.vectors, params.v)
         if not rest or self.product.matrix or self.problem.types == ALL_F32:
             return divide(self.vectors, params.v) * self.cycles(isa, params)
@@ -58,8 +58,8 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Params:
-    """v weight vectors × rows × cols output pixels a tile; `block` tile rows a band, or tiles of pixels of a plane that
-    is one row (0: all)."""
+    """Tile of v weight vectors × rows × cols output pixels; `block`: tile rows per band, or tiles per block of a plane
+    that is one row (0: all)."""
 
     v: int
     rows: int
@@ -68,11 +68,11 @@ class Params:
 
 
 def geometry(problem: ConvProblem, isa: Isa, product: Product | None = None, v: int = 1) -> Geometry:
-    """Sizes of one group with a product, by default the problem's; of groups that are one, with `v` weight vectors."""
+    """Sizes of one group with a dot product, by default the problem's; of merged groups, with `v` weight vectors."""
     return _geometry(problem, isa, product, v if spans.needed(problem, isa) else 1)
 
 
-@memoised(64)  # all candidates of a problem ask
+@memoised(64)  # called for all candidates of a problem
 def _geometry(problem: ConvProblem, isa: Isa, product: Product | None, v: int) -> Geometry:
     product = product or words.product(problem, isa)
     seen = words.seen(isa, product)
@@ -86,7 +86,8 @@ def _geometry(problem: ConvProblem, isa: Isa, product: Product | None, v: int) -
 
 
 def best_tiles(problem: ConvProblem, isa: Isa, height: int, width: int, most: int) -> tuple[Tile, ...]:
-    """The `most` best tiles for an output plane, best first; where groups are one, of each number of vectors some."""
+    """The `most` fastest tiles for an output plane, fastest first; for merged groups, some of each number of
+    vectors."""
     if spans.needed(problem, isa):
         return tuple(
             tile
@@ -106,8 +107,8 @@ def _tiles(
 def inner_tiles(
     stride: int, reach: int, pad_left: int, cols: int, outputs: int, width: int, band_width: int
 ) -> tuple[int, int, int, int]:
-    """The first tile of a row that reads no padding, and the one behind the last; where the band is needed left of
-    them, and from where on."""
+    """First tile of a row that reads no padding, and the one after the last; and the columns up to which, and from
+    which on, the band is needed."""
     starts = [min(tile * cols, outputs - cols) * stride for tile in range(divide(outputs, cols))]  # in the band
     span = (cols - 1) * stride + reach
     inner = [tile for tile, start in enumerate(starts) if start >= pad_left and start + span <= pad_left + width]

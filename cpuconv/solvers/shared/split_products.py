@@ -1,8 +1,8 @@
-"""float32 products by those of bfloat16 parts on AMX (`emit.product.SPLIT`): errors, and what splitting costs.
+"""Products of bfloat16 parts on AMX in place of float32 products (`emit.product.SPLIT`): errors and cost of splitting.
 
-A float32 is the sum of two or three bfloat16. Products of parts whose ranks add up to less than their number are
-multiplied; the others are below the error of the parts. The last parts have NaN and infinities. They are multiplied by
-the largest part alone, as float32 multiplies these numbers.
+A float32 is the sum of two or three bfloat16. Products of parts whose ranks add up to less than the number of parts
+are computed; the others are smaller than the error of the parts. NaN and infinities are stored in the last part, which
+is multiplied by the largest part only. This gives the result of float32.
 
 Source: Henry, Tang and Heinecke, "Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision
 Computations" (ARITH 2019).
@@ -20,7 +20,7 @@ ERROR = {3: 6e-6, 6: 0.0}  # by products: stated error, relative to the largest 
 
 
 def why_not() -> str | None:
-    """Why there are no such products, or None."""
+    """Reason why the CPU cannot multiply parts, or None."""
     return None if matrix_product_of(BF16_TYPES) else "AMX, where there is any, does not multiply bfloat16"
 
 

@@ -1,4 +1,4 @@
-"""The tiled kernel as Winograd and FFT call it: its tile and arguments."""
+"""Tile and arguments of the tile driver, for Winograd, Strassen and FFT."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from cpuconv.solvers.shared.gemm_call import Fetching, micro
 from cpuconv.solvers.shared.transformed import Planes, Size, axis_places, grid, shares_slices, tile_grid
 from cpuconv.symbolic.sizes import affine, applied, greatest, is_symbolic, now
 
-_FOLLOWED = 4  # up to so many tiles a block, weights are one stream, which hardware follows better
+_FOLLOWED = 4  # tiles per block up to which weights are read as one stream, which hardware prefetches better
 
 
 def places(height: int, width: int, m: Size, dilation: Size = (1, 1)) -> np.ndarray:
-    """Row, column, rows and columns of each tile of a plane of outputs, for tiles of size `m`: (tiles, 4)."""
+    """Row, column, rows and columns of each tile of an output plane, for tiles of size `m`: (tiles, 4)."""
     rows, columns = np.array(axis_places(height, m[0], dilation[0])), np.array(axis_places(width, m[1], dilation[1]))
     made = np.empty((len(rows), len(columns), 4), np.int64)
     made[:, :, ::2], made[:, :, 1::2] = rows[:, np.newaxis], columns
@@ -45,20 +45,20 @@ def places(height: int, width: int, m: Size, dilation: Size = (1, 1)) -> np.ndar
 
 @dataclass(frozen=True)
 class Transform:
-    """A transform of tiles: the micro-kernels, and what the driver must know of them."""
+    """Transform of tiles: its micro-kernels and the driver's parameters."""
 
     m: Size  # output tile
     a: Size  # input tile
     planes: Planes
     forward: MicroRef
     backward: MicroRef
-    scratch: int = 0  # vectors that the micro-kernels need for themselves
-    dilation: Size = (1, 1)  # step between a tile's pixels, in and out
-    last: MicroRef | None = None  # backward, of the last vector of output channels where types are not all float32
+    scratch: int = 0  # vectors of scratch memory of the micro-kernels
+    dilation: Size = (1, 1)  # distance of a tile's pixels in input and output
+    last: MicroRef | None = None  # inverse transform of the last vector of output channels, unless float32
 
 
 def step(problem: ConvProblem, params: Any, transform: Transform, isa: Isa, space: Space, operands: Operands) -> Step:
-    """The tiled kernel's tile and arguments; `params` has v, n, block and chunk."""
+    """Tile and arguments of the tile driver; `params` has v, n, block and chunk."""
     x, lanes = operands.x, isa.lanes
     m, a, planes, scratch, dilation = transform.m, transform.a, transform.planes, transform.scratch, transform.dilation
     pixel = F32.bytes * lanes
@@ -77,12 +77,12 @@ def step(problem: ConvProblem, params: Any, transform: Transform, isa: Isa, spac
     if taps > 1:
         tile, inner = replace(tile, overlapping=True), images + taps - 1
         total = high * wide * inner
-        block = block * (segments + products_held) // (channel_blocks + products_held)  # as much memory as before
+        block = block * (segments + products_held) // (channel_blocks + products_held)  # keeps the memory as it was
     sizes = replace(params, n=chosen, block=block)
     blocks, chunks = best_partition(problem.threads, *grid(problem, total, sizes, planes, isa))
     most = divide(total, blocks)
     held = most + taps - 1
-    v_plane = channel_blocks * held * pixel + pixel  # off the multiples of 4 KB
+    v_plane = channel_blocks * held * pixel + pixel  # not a multiple of 4 KB
     m_plane = products_held * most * pixel + pixel
     table = affine(functools.partial(_offsets, channel_blocks, taps, pixel), held)
     v_step, m_step = planes.count * parts * v_plane + pixel, planes.count * m_plane + pixel
@@ -147,7 +147,7 @@ def step(problem: ConvProblem, params: Any, transform: Transform, isa: Isa, spac
 
 
 def _shift(problem: ConvProblem, x: Operand, vectors: int, each: int) -> int:
-    """Vectors of channels of which an image has more than the next one: all, or fewer if images overlap in whole steps.
+    """Vectors of channels by which adjacent images differ: all, or fewer if images overlap in whole steps.
 
     `each`: vectors per channel block.
     """
@@ -159,13 +159,13 @@ def _shift(problem: ConvProblem, x: Operand, vectors: int, each: int) -> int:
 
 
 def _offsets(channel_blocks: int, taps: int, pixel: int, tiles: int) -> np.ndarray:
-    """Offsets of the vectors of channels of a tile from the first one: of each tap, a tile further."""
+    """Offsets of the channel vectors of a tile from the first one; those of the next tap are one tile further."""
     blocks = np.arange(channel_blocks, dtype=np.int64) * tiles * pixel
     return (np.arange(taps, dtype=np.int64)[:, np.newaxis] * pixel + blocks).reshape(-1)
 
 
 def _columns(params: Any, total: int, planes: Planes, isa: Isa) -> Columns:
-    """The tiles of a GEMM tile."""
+    """Columns of a GEMM tile."""
 
     def strips(n: int) -> list[MicroRef]:
         made = [_products(isa, replace(params, n=n), 1, n, planes, each) for each in _kinds(planes)]
@@ -177,7 +177,7 @@ def _columns(params: Any, total: int, planes: Planes, isa: Isa) -> Columns:
 
 
 def _kinds(planes: Planes) -> list[bool]:
-    """Of the products of planes: whether they are complex."""
+    """Whether the products are complex, for each kind of plane."""
     return [False] * (planes.singles > 0) + [True] * (planes.pairs > 0)
 
 
@@ -199,7 +199,7 @@ def _driver_tile(problem: ConvProblem, isa: Isa, planes: Planes) -> TiledTile:
 
 
 def _products(isa: Isa, params: Any, reduction: int, block: int, planes: Planes, complex_: bool) -> MicroRef:
-    """The products of `block` tiles, which together fetch all weights of the next panel."""
+    """Products of `block` tiles, which together prefetch all weights of the next panel."""
     unroll, tail = segment(isa, reduction)
     product = BY_NAME[planes.product]
     step = (2 if complex_ else unroll * planes.parts if product.matrix else 1) * _fetching(
@@ -213,7 +213,7 @@ def _products(isa: Isa, params: Any, reduction: int, block: int, planes: Planes,
         unroll=unroll,
         xs=isa.lanes,
         ys=isa.lanes,
-        stream=isa.load_rate > 1,  # prefetches take the slots of loads, and `fetch` asks for a line once
+        stream=isa.load_rate > 1,  # prefetches take load slots; `fetch` requests a line once
         has_epilogue=False,
         complex=complex_,
         tail=tail,
@@ -227,5 +227,5 @@ def _products(isa: Isa, params: Any, reduction: int, block: int, planes: Planes,
 
 
 def _fetching(isa: Isa, params: Any, reduction: int, block: int) -> Fetching:
-    """What products of real numbers fetch; those of complex ones twice as much."""
+    """Prefetches of real products; complex products double them."""
     return Fetching.shared(params.v * isa.lanes * F32.bytes, segment(isa, reduction)[0], divide(now(block), params.n))

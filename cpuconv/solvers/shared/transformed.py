@@ -28,33 +28,33 @@ from cpuconv.symbolic.sizes import greatest, least, now
 
 Size = tuple[int, int]  # rows and columns
 
-LARGEST_ERROR = 5e-5  # largest error that a candidate may state: half of the bound of its accuracy class
-LARGEST_HALF_ERROR = 5e-3  # the same of float16 sums
-_ROUNDINGS = 0.7  # largest measured error of a sum, in units in the last place, over the root of its products
-_HALF_ROUNDINGS = 0.5  # the same of float16, with sums of blocks in float32
-_IN_TRANSFORMS = 9  # products whose sum has the rounding error of the transforms
-_PRICE = 4000  # share of its time that a candidate is charged for an error of one: 4% for 1e-5
-_L2_SHARES = (0.1, 0.35, 1.0)  # transforms of a block: candidates in shares of L2
-_L3_SHARE = 0.3  # transforms of all tiles at once, when they fit in this share of L3
-_FUSED_SHARE = 0.75  # of L2: larger blocks leave it, and a frequency then passes over all output channels at once
-_CHUNK_SHARE = 0.3  # products of a chunk of output channels in L2, the same
-_TILES = 2  # GEMM tiles a block size
-_CROSSINGS = 5  # times a transformed vector passes between L2 and L3, if it does
-_STREAMED = 2.5  # how much faster than scattered lines weights come from L3, each block anew
-_FITS = 1.15  # transforms and products of more than so many L2s begin to leave it
-_KEPT = 0.6  # share of L2 in which weights stay from block to block
-APART = 0.4  # share of products and of weights prefetched meanwhile, or of operations and moves, that do not overlap
-_MISS = 1.0  # cycles that a vector costs beside its load or store: it is in L2, not in L1
-_MISS_BACK = 2 * _MISS  # back, products are in L2 as well
-_CALL = 20  # cycles of the driver for a transform
-_SLICES_GAIN = 1.5  # tiles of successive images lie in distant lines, which are not prefetched
-_STREAM_TILES = 12  # fewer tiles a block than this, and weights stream faster than they are used
+LARGEST_ERROR = 5e-5  # largest stated error of a candidate: half of the bound of its accuracy class
+LARGEST_HALF_ERROR = 5e-3  # the same with float16 sums
+_ROUNDINGS = 0.7  # largest measured error of a sum, in units in the last place, over the root of the number of products
+_HALF_ROUNDINGS = 0.5  # the same in float16, with sums of blocks in float32
+_IN_TRANSFORMS = 9  # number of products whose sum has the same rounding error as the transforms
+_PRICE = 4000  # share of its time that a candidate is charged per error: 4% for 1e-5
+_L2_SHARES = (0.1, 0.35, 1.0)  # transforms of a block: candidates, as shares of L2
+_L3_SHARE = 0.3  # transforms of all tiles, if they fit into this share of L3
+_FUSED_SHARE = 0.75  # share of L2; in larger blocks, a component is multiplied for all output channels
+_CHUNK_SHARE = 0.3  # share of L2 for the products of a chunk of output channels
+_TILES = 2  # GEMM tiles per block size
+_CROSSINGS = 5  # transfers of a transformed vector between L2 and L3, if it leaves L2
+_STREAMED = 2.5  # rate of weights from L3 in streams, over that of scattered lines
+_FITS = 1.15  # transforms and products over L2's size at which they begin to leave it
+_KEPT = 0.6  # share of L2 in which weights stay between blocks
+APART = 0.4  # share of products and prefetched weights, or of operations and memory accesses, that does not overlap
+_MISS = 1.0  # cycles per vector in addition to its load or store, as it is in L2
+_MISS_BACK = 2 * _MISS  # the same for the inverse transform, whose products are in L2, too
+_CALL = 20  # driver cycles per transform
+_SLICES_GAIN = 1.5  # factor for tiles of successive images, which are in distant lines that are not prefetched
+_STREAM_TILES = 12  # tiles per block below which weights are read faster than they are used
 
 
 def error_of_sums(problem: ConvProblem) -> float:
-    """The largest error of direct sums of unit-normal data, relative to the largest output.
+    """Largest error of direct sums of unit-normal data, relative to the largest output.
 
-    It grows as the square root of the terms, those of a block of float16 sums; transforms multiply it.
+    It grows as the square root of the number of terms (with float16 sums, of a block); transforms multiply it.
     """
     if problem.types.sum == F16:
         return _HALF_ROUNDINGS * 2**-11 * math.sqrt(min(problem.cg, BLOCK) + _IN_TRANSFORMS)
@@ -62,13 +62,13 @@ def error_of_sums(problem: ConvProblem) -> float:
 
 
 def largest_error(problem: ConvProblem) -> float:
-    """The largest error that a candidate may state."""
+    """Largest error that a candidate may state."""
     return LARGEST_HALF_ERROR if problem.types.sum == F16 else LARGEST_ERROR
 
 
 def charge(error: float, largest: float = LARGEST_ERROR) -> float:
-    """Factor on the estimated time of a candidate with this error, of which `largest` is allowed, so that of two
-    similar times the more accurate one is chosen."""
+    """Factor on the estimated time of a candidate with this error, where `largest` is allowed. Of two similar times it
+    selects the more accurate candidate."""
     return 1 + _PRICE * (LARGEST_ERROR / largest) * error
 
 
@@ -82,8 +82,8 @@ def axis_places(size: int, tile: int, step: int) -> list[tuple[int, int]]:
 
 
 def cuts(size: int, tile: Any, step: int) -> Any:
-    """The number of tiles of an axis, for a tile size or an array of them; `rest` of the phases are an output longer
-    than the others.
+    """Number of tiles of an axis, for a tile size or an array of them; `rest` of the phases have one output more than
+    the others.
     """
     if step == 1:
         return divide(size, tile)
@@ -99,10 +99,10 @@ def tile_grid(problem: ConvProblem, m: Size, dilation: Size = (1, 1)) -> tuple[i
 
 @dataclass(frozen=True)
 class Planes:
-    """Real components of a transform, in the order in which they lie.
+    """Real components of a transform, in storage order.
 
-    Single planes come first, then pairs that are the real and imaginary parts of complex numbers. `product` multiplies
-    them, by words of 32 bits: its name in `emit.product`.
+    Single components come first, then pairs of real and imaginary parts. `product` is the name of the dot-product kind
+    (`emit.product`) that multiplies their 32-bit groups.
     """
 
     singles: int
@@ -111,38 +111,38 @@ class Planes:
 
     @property
     def count(self) -> int:
-        """The number of planes."""
+        """Number of components."""
         return self.singles + 2 * self.pairs
 
     @property
     def products(self) -> int:
-        """Real products of a pixel and a weight: a complex one takes four."""
+        """Real products per pixel and weight: a complex product takes four."""
         return self.singles + 4 * self.pairs
 
     @property
     def parts(self) -> int:
-        """Bfloat16 parts of a component, which AMX multiplies; 1: it is multiplied itself."""
+        """bfloat16 parts per component, which AMX multiplies; 1: not split."""
         product = BY_NAME[self.product]
         return product.parts if product.matrix else 1
 
     def words(self, channels: int) -> int:
-        """Words of the channels of a group, in all parts."""
+        """32-bit groups of a group's channels, in all parts."""
         return self.parts * divide(channels, WORD // BY_NAME[self.product].x.bytes)
 
     def transforms(self, channels: int, lanes: int) -> int:
-        """Forward transforms of a tile."""
+        """Forward transforms per tile."""
         return divide(channels if self.parts > 1 else self.words(channels), lanes)
 
     def inverses(self, vectors: int) -> int:
-        """Inverse transforms of a tile, for so many vectors of 32-bit lanes; float16 fill half of them."""
+        """Inverse transforms per tile, for vectors of 32-bit lanes; in float16 half as many."""
         return divide(vectors, 2) if BY_NAME[self.product].half_sums else vectors
 
     def seen(self, isa: Isa) -> Isa:
-        """The instruction set for the model of tiles: its FMA is the product."""
+        """Instruction set for the tile model, in which the dot product replaces the FMA."""
         return isa if self.parts > 1 else words.seen(isa, BY_NAME[self.product])
 
     def rate(self, isa: Isa) -> float:
-        """Weight vectors multiplied by a word per cycle, at most."""
+        """Weight vectors multiplied by a 32-bit group per cycle, at most."""
         return isa.lanes / BY_NAME[self.product].multiplications if self.parts > 1 else self.seen(isa).fma_rate
 
 
@@ -156,7 +156,7 @@ def sizes(
     dilation: Size = (1, 1),
     fused_share: float = _FUSED_SHARE,
 ) -> Iterator[tuple[int, int, int, int]]:
-    """(v, n, block, chunk) worth trying for output tiles of size `m`; blocks take `shares` of L2. Blocks of up to
+    """Candidate (v, n, block, chunk) for output tiles of size `m`; blocks take `shares` of L2. Blocks of up to
     `fused_share` of L2 have chunks whose products stay in it."""
     reduction, seen = planes.words(problem.cg), planes.seen(isa)
     vectors = divide(problem.kg, isa.lanes)
@@ -166,10 +166,10 @@ def sizes(
     if total * per_tile <= _L3_SHARE * machine.l3:
         blocks.append(total)
     if total < _STREAM_TILES * problem.threads:
-        blocks.append(divide(total, problem.threads))  # one for each worker, of narrower GEMM tiles
+        blocks.append(divide(total, problem.threads))  # one per thread, with narrower GEMM tiles
     listed, line = set(), planes.count * isa.lanes * F32.bytes
-    for count in dict.fromkeys(divide(total, block) for block in blocks):  # of equal blocks
-        least, block = total // count, divide(total, count)  # no GEMM tile is wider than the least
+    for count in dict.fromkeys(divide(total, block) for block in blocks):  # blocks of equal size
+        least, block = total // count, divide(total, count)  # no GEMM tile is wider than the smallest block
         fused = block * per_tile <= fused_share * machine.l2
         if planes.parts > 1:
             found_tiles = tuple(Tile(v, 1, cols) for v in (2, 1) for _, cols in shapes(1, least) if fits(v, 1, cols))
@@ -188,7 +188,7 @@ def sizes(
 
 
 def whole_groups(problem: ConvProblem, isa: Isa, product: Product) -> str | None:
-    """Why transforms cannot run the groups, or None: groups share neither their vectors nor those of sums."""
+    """Reason why transforms cannot run the groups, or None: groups must not share vectors of input or sums."""
     if problem.groups == 1:
         return None
     at_once = isa.lanes * WORD // product.x.bytes
@@ -198,36 +198,36 @@ def whole_groups(problem: ConvProblem, isa: Isa, product: Product) -> str | None
 
 
 def why_not_floats(types: Types) -> str | None:
-    """Why operands of those types are not computed as float32, whatever floats are outside, or None."""
+    """Reason why operands of these types are not computed in float32, or None; bfloat16 and float16 are widened."""
     if types.sum != F32 or any(each.integer for each in (types.x, types.w, types.y)):
         return f"its operands are floats, and sums {F32}, not {types}"
     return None
 
 
 def widened(problem: ConvProblem, form: Packing) -> Packing:
-    """The form, for weights of the problem's element."""
+    """Packed form for weights of the problem's element type."""
     return form if problem.types.w == F32 else Widened(form, problem.types.w)
 
 
 def packing(problem: ConvProblem, v: int, isa: Isa, planes: Planes, transform: MicroRef) -> Transformed:
-    """The transform of weights into `planes`."""
+    """Packed form of weights transformed into `planes`."""
     filters = Filters(isa.lanes, v, problem.groups, problem.kg)
     return Transformed(filters, problem.cg, problem.r, problem.s, planes.singles, planes.pairs, transform)
 
 
 def _moves(isa: Isa, count: Any, missed: float = _MISS) -> Any:
-    """Cycles of the loads and stores of a vector's transform to or from `count` planes."""
+    """Cycles of loads and stores per vector transformed from or to `count` components."""
     return count * (2 / isa.load_rate + 2 * isa.store_cost + missed)
 
 
 def _transforming(isa: Isa, count: Any, operations: Any, missed: float = _MISS) -> Any:
-    """Cycles of such a transform; operations, in slots of FMAs, overlap with loads and stores for the most part."""
+    """Cycles per transformed vector; operations, in FMA slots, mostly overlap with loads and stores."""
     compute, moves = operations / isa.fma_rate, _moves(isa, count, missed)
     return np.maximum(compute, moves) + APART * np.minimum(compute, moves) + _CALL
 
 
 def grid(problem: ConvProblem, total: int, params: Any, planes: Planes, isa: Isa) -> tuple[int, Grid]:
-    """Blocks of tiles, and the work to be cut; every block has at least a GEMM tile's tiles."""
+    """Blocks of tiles, and the grid of work; every block has at least the tiles of a GEMM tile."""
     blocks = least(greatest(1, total // params.n), divide(total, params.block))
     if problem.threads == 1:
         return blocks, UNPARTITIONED
@@ -248,7 +248,7 @@ def grid(problem: ConvProblem, total: int, params: Any, planes: Planes, isa: Isa
 
 
 def _gemm(planes: Planes, seen: Isa, params: Any, reduction: int) -> float:
-    """Modelled cycles of a GEMM tile in every plane."""
+    """Modelled cycles of a GEMM tile over all components."""
     columns = now(params.n)
     if planes.parts > 1:
         segments = reduction / seen.lanes * BY_NAME[planes.product].multiplications
@@ -258,9 +258,10 @@ def _gemm(planes: Planes, seen: Isa, params: Any, reduction: int) -> float:
 
 
 def shares_slices(isa: Isa, planes: Planes, params: Any, words_: int, own: int, vectors: int, images: int) -> bool:
-    """Whether to transform what overlapping images share once: saved transforms outweigh products of tiles between.
+    """Whether to transform what overlapping images share once: when that saves more than products of the tiles between
+    cost.
 
-    `words_`: words of the channels of an image; `own`: vectors of channels that it does not share with the next one.
+    `words_`: 32-bit groups of the channels of an image; `own`: channel vectors not shared with the next image.
     """
     segments = divide(words_, isa.lanes)
     saved = images * (segments - own) * (_moves(isa, planes.count) + _CALL)
@@ -270,9 +271,9 @@ def shares_slices(isa: Isa, planes: Planes, params: Any, words_: int, own: int, 
 
 
 class Forms(NamedTuple):
-    """Ways to transform a problem, as arrays.
+    """Transforms of a problem, as arrays.
 
-    Tiles of all images; planes and real products of a tile; operations of its transforms, forward and back.
+    Tiles of all images; components and real products per tile; operations of its transforms, forward and back.
     """
 
     tiles: np.ndarray
@@ -283,9 +284,9 @@ class Forms(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """Cycles that forms take of a machine for the channels of a layer, whatever its sizes, as arrays.
+    """Cycles of transforms on a machine for the channels of a layer, independent of its plane, as arrays.
 
-    Of a tile's products at full speed; of all weights, read once; of a tile's transforms.
+    Cycles of a tile's products at peak rate; of reading all weights once; of a tile's transforms.
     """
 
     products: np.ndarray
@@ -293,12 +294,12 @@ class Rates(NamedTuple):
     transforms: np.ndarray
 
     def some(self, able: np.ndarray) -> Rates:
-        """Those of the forms that `able` selects."""
+        """Rates selected by `able`."""
         return Rates(*(each[able] for each in self))
 
 
 def rates(cg: int, kg: int, machine: Machine, forms: Forms, product: str = "fma") -> Rates:
-    """Those of forms, whatever their tiles, for groups of so many channels."""
+    """Rates of `forms` for groups of `cg` input and `kg` output channels."""
     isa, planes = machine.isa, Planes(0, product=product)
     reduction, vectors = planes.words(cg), divide(kg, isa.lanes)
     panels = reduction * vectors
@@ -313,9 +314,9 @@ def rates(cg: int, kg: int, machine: Machine, forms: Forms, product: str = "fma"
 
 
 def bound(problem: ConvProblem, machine: Machine, tiles: np.ndarray, each: Rates) -> float:
-    """Seconds that no `cost` of forms is below, by their tiles and rates.
+    """Lower bound of `cost`, in seconds, by numbers of tiles and rates.
 
-    The longer of products at full speed and weights read once; transforms; activations.
+    The longer of products at peak rate and weights read once; plus transforms and activations.
     """
     multiply = tiles * each.products
     products = np.maximum(multiply, each.weights) + APART * np.minimum(multiply, each.weights)
@@ -325,14 +326,14 @@ def bound(problem: ConvProblem, machine: Machine, tiles: np.ndarray, each: Rates
 
 
 def least_work(problem: ConvProblem, planes: Planes, m: Size, dilation: Size = (1, 1)) -> tuple[int, int]:
-    """Operations of the products, and bytes of the weights, without lanes that hold no channel."""
+    """Operations of the products and bytes of the weights, without padding channels."""
     pairs = problem.cg * problem.k
     flops = 2 * pairs * planes.products * tile_grid(problem, m, dilation)[2]
     return flops, planes.words(problem.cg) * problem.k * planes.count * F32.bytes
 
 
 class Form(NamedTuple):
-    """What the estimates of all candidates of one tile size share; cycles are of all tiles of a group."""
+    """Cost terms that all candidates of a tile size share; cycles are for all tiles of a group."""
 
     problem: ConvProblem
     machine: Machine
@@ -341,12 +342,12 @@ class Form(NamedTuple):
     tiles: int
     reduction: int
     vectors: int
-    bytes_in: int  # of a vector of all channels of a tile, in all planes; and of a vector of output channels
+    bytes_in: int  # per tile, for a vector of all input channels in all components; and per vector of output channels
     bytes_out: int
     transforms: float
-    activations: float  # cycles to move those of all groups
-    floor: float  # cycles of the products of all groups, at least
-    charge: float  # on the time, as a factor
+    activations: float  # cycles to move the activations of all groups
+    floor: float  # lower bound of the cycles of all products
+    charge: float  # factor on the time
 
 
 def form(
@@ -358,9 +359,7 @@ def form(
     dilation: Size = (1, 1),
     charge: float = 1.0,
 ) -> Form:
-    """That of output tiles of size `m`; `operations` are those of a tile's transforms, forward and back, without loads
-    and stores.
-    """
+    """Cost terms for output tiles of size `m`; `operations`: per tile, forward and back, without loads and stores."""
     isa, seen, count, reduction = machine.isa, planes.seen(machine.isa), planes.count, planes.words(problem.cg)
     tiles, vectors = tile_grid(problem, m, dilation)[2], divide(problem.kg, isa.lanes)
     each = count * isa.lanes * F32.bytes
@@ -376,12 +375,12 @@ def form(
 
 
 def cost(form: Form, params: Any) -> Cost:
-    """Seconds of products, of the weights that are prefetched meanwhile, of transforms, and of other traffic."""
+    """Modelled time of products, weights prefetched meanwhile, transforms, and other traffic."""
     problem, machine, planes, seen, total, reduction, vectors, bytes_in, bytes_out = form[:9]
     panels, blocks = divide(vectors, params.v), divide(total, params.block)
-    block = divide(total, blocks)  # all blocks are about as large
+    block = divide(total, blocks)  # all blocks have about this size
     multiply = blocks * panels * divide(block, params.n) * _gemm(planes, seen, params, reduction)
-    weight_bytes = reduction * panels * params.v * bytes_out  # the last panel is a whole one
+    weight_bytes = reduction * panels * params.v * bytes_out  # including the padding of the last panel
     products_held = planes.inverses(params.chunk * params.v)
     held = block * (bytes_in + products_held * bytes_out)  # transforms and products of a block
     again = 0 if weight_bytes + held <= _KEPT * machine.l2 else blocks - 1

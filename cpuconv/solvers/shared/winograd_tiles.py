@@ -1,6 +1,6 @@
-"""Winograd transforms F(m×n, r×s): matrices, errors, and the tile sizes that are worth trying.
+"""Winograd transforms F(m×n, r×s): matrices, errors, and candidate tile sizes.
 
-Sources: as of `solvers.winograd`.
+Sources: those of `solvers.winograd`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared import transformed
 from cpuconv.solvers.shared.transformed import Form, Forms, Planes, Rates, Size
 
-_HALVES: dict[int, tuple[float, ...]] = {  # the positive points, by input tile size of an axis
+_HALVES: dict[int, tuple[float, ...]] = {  # positive interpolation points, by input tile size of an axis
     1: (),
     4: (1,),
     5: (3 / 8, 5 / 4),
@@ -32,11 +32,11 @@ _HALVES: dict[int, tuple[float, ...]] = {  # the positive points, by input tile 
     12: (3 / 8, 11 / 16, 1, 23 / 16, 11 / 4),
 }
 POINTS = {a: (0.0,) * (a > 1 and a % 2 == 0) + tuple(x for p in half for x in (p, -p)) for a, half in _HALVES.items()}
-LARGEST = {False: 12, True: 8}  # input tile of an axis, if both axes are transformed: the error grows with either
-CLOSED = {False: (4, 6, 8, 10, 12), True: (4, 6, 7, 8)}  # those of networks with open sizes
-_MOST_KERNEL = 7  # rows or columns of a kernel
-_MOST_TILES = 4  # tile sizes worth trying
-_WEIGHTS_READ = 8  # reading a weight from L3 takes as long as using it for this many tiles
+LARGEST = {False: 12, True: 8}  # input tile of an axis, if both axes are transformed: the error grows with each
+CLOSED = {False: (4, 6, 8, 10, 12), True: (4, 6, 7, 8)}  # input tiles of networks with open sizes
+_MOST_KERNEL = 7  # kernel rows or columns
+_MOST_TILES = 4  # tile sizes that become candidates
+_WEIGHTS_READ = 8  # tiles for which using a weight takes as long as reading it from L3
 
 
 @functools.lru_cache(maxsize=64)
@@ -57,10 +57,10 @@ def matrices(m: int, r: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @functools.lru_cache(maxsize=64)
 def amplification(m: int, r: int) -> float:
-    """How many times larger the rounding errors of an axis are in the worst of F(m, r)'s outputs than in a direct sum.
+    """Ratio of the rounding error of F(m, r) to that of a direct sum, along one axis, for the worst output.
 
-    Of independent inputs and weights of unit variance, product j has the variance |G_j|²·|Bᵀ_j|² (norms of rows), and
-    its error, in proportion to it, reaches output i times Aᵀ_ij; output i has the variance r.
+    For independent inputs and weights of unit variance, product j has the variance |G_j|²·|Bᵀ_j|² (norms of rows). Its
+    error is proportional to that, and reaches output i multiplied by Aᵀ_ij. Output i has the variance r.
     """
     at, g, bt = matrices(m, r)
     products = (g**2).sum(1) * (bt**2).sum(1)
@@ -69,13 +69,13 @@ def amplification(m: int, r: int) -> float:
 
 @functools.lru_cache(maxsize=64)
 def constants(m: int, r: int) -> tuple[Matrix, Matrix, Matrix]:
-    """Aᵀ, G and Bᵀ as kernels hold them."""
+    """Aᵀ, G and Bᵀ as constants of kernels."""
     at, g, bt = (tuple(map(tuple, matrix.tolist())) for matrix in matrices(m, r))
     return at, g, bt
 
 
 def error(problem: ConvProblem, m: Size, more: float = 0.0) -> float:
-    """The largest error of unit-normal data that a tile size states, relative to the largest output.
+    """Stated error of a tile size for unit-normal data, relative to the largest output.
 
     Errors of the axes multiply. `more`: error of direct sums in addition to that of float32.
     """
@@ -85,7 +85,7 @@ def error(problem: ConvProblem, m: Size, more: float = 0.0) -> float:
 
 @functools.lru_cache(maxsize=64)
 def _operations(m: int, r: int) -> tuple[int, int]:
-    """Vector operations of Bᵀ and of Aᵀ on one column."""
+    """Vector operations of Bᵀ and Aᵀ per column."""
     at, _, bt = constants(m, r)
     return operations(bt), operations(at)
 
@@ -96,15 +96,15 @@ def outer(problem: ConvProblem, m: Size) -> Size:
 
 
 def tile_operations(kernel: Size, m: Size) -> tuple[int, int]:
-    """Vector operations of a tile's transforms, forward and back: columns first, then rows."""
+    """Vector operations per tile, forward and back: columns first, then rows."""
     a = m[0] + kernel[0] - 1, m[1] + kernel[1] - 1
     down, across = _operations(m[0], kernel[0]), _operations(m[1], kernel[1])
     return a[1] * down[0] + a[0] * across[0], a[1] * down[1] + m[0] * across[1]
 
 
 def _axis(kernel: int, both: bool, closed: bool) -> list[tuple[int, int]]:
-    """Output tile sizes of an axis, each with the next smaller: where that covers all outputs, the larger is not worth
-    it. `closed`: those of `CLOSED`.
+    """Output tile sizes of an axis, each with the next smaller size; where the smaller covers all outputs, the larger
+    is omitted. `closed`: only those of `CLOSED`.
     """
     if kernel == 1:
         return [(1, 0)]
@@ -115,10 +115,10 @@ def _axis(kernel: int, both: bool, closed: bool) -> list[tuple[int, int]]:
 
 @functools.lru_cache(maxsize=64)
 def figures_of(r: int, s: int, closed: bool = False) -> tuple[list[Size], np.ndarray, np.ndarray]:
-    """Tile sizes of a kernel with what the choice needs of them, as arrays.
+    """Tile sizes of a kernel with the figures by which they are selected, as arrays.
 
-    Of each: its rows, the rows of the next smaller, columns, those of the next smaller, planes, and operations forward
-    and backward; apart from these, how it amplifies errors.
+    For each: rows, rows of the next smaller size, columns, columns of the next smaller size, components, operations
+    forward and backward; separately, the amplification of errors.
     """
     both = min(r, s) > 1
     pairs = [(down, across) for down in _axis(r, both, closed) for across in _axis(s, both, closed)]
@@ -131,8 +131,8 @@ def figures_of(r: int, s: int, closed: bool = False) -> tuple[list[Size], np.nda
 
 
 def why_not(problem: ConvProblem, isa: Isa, product: Product, more: float = 0.0) -> str | None:
-    """Why there is no transform of a problem for a product, or None: kernels up to 7 in either axis, stride 1, and not
-    too many channels; groups must not share channel blocks. `more`: as of `error`.
+    """Reason why a problem has no transform for this multiplication, or None: kernels larger than 7 in an axis, stride
+    other than 1, too many channels, or groups that share channel blocks. `more`: see `error`.
     """
     if max(problem.r, problem.s) > _MOST_KERNEL:
         return f"the kernel is {problem.r}x{problem.s}, more than {_MOST_KERNEL} in an axis"
@@ -146,9 +146,9 @@ def why_not(problem: ConvProblem, isa: Isa, product: Product, more: float = 0.0)
     return transformed.whole_groups(problem, isa, product)
 
 
-@functools.lru_cache(maxsize=8)  # the bound and the candidates of a problem ask
+@functools.lru_cache(maxsize=8)  # called for the bound and for the candidates of a problem
 def able_forms(problem: ConvProblem, closed: bool = False, more: float = 0.0) -> tuple[np.ndarray, Forms]:
-    """Which of the kernel's tile sizes are worth it for the plane, and accurate enough, and their figures."""
+    """Select the tile sizes of a kernel that are fast and accurate enough for the plane; and their figures."""
     down, across = problem.dilation
     _, figures, amplified = figures_of(problem.r, problem.s, closed)
     worth_it = (figures[1] < divide(problem.oh, down)) & (figures[3] < divide(problem.ow, across))
@@ -160,8 +160,8 @@ def able_forms(problem: ConvProblem, closed: bool = False, more: float = 0.0) ->
 
 
 def tile_sizes(problem: ConvProblem, more: float = 0.0) -> list[Size]:
-    """The few tile sizes with the least work for a whole plane, and the first of `CLOSED`; of rows×cols and cols×rows,
-    the better.
+    """Tile sizes with the least work for a whole plane, and the first of `CLOSED`; of rows×cols and cols×rows, the
+    faster one.
     """
     return list(dict.fromkeys((*_by_work(problem, False, more)[:_MOST_TILES], *_by_work(problem, True, more)[:1])))
 
@@ -178,7 +178,7 @@ def _by_work(problem: ConvProblem, closed: bool, more: float) -> list[Size]:
 
 
 def slots(machine: Machine) -> float:
-    """Slots of FMAs that an operation of a transform takes: a cycle at least, as operations wait for each other."""
+    """FMA slots per transform operation: at least one cycle, as operations depend on each other."""
     return max(1.0, machine.isa.fma_rate)
 
 
@@ -186,7 +186,7 @@ def slots(machine: Machine) -> float:
 def rates(r: int, s: int, cg: int, kg: int, machine: Machine, product: str = "fma", split: float = 0.0) -> Rates:
     """Rates of every tile size of a kernel.
 
-    `split`: operations of a component, stored by the forward transform.
+    `split`: operations per component stored by the forward transform.
     """
     planes, forward, backward = figures_of(r, s)[1][4:]
     each = slots(machine)
@@ -198,9 +198,9 @@ def rates(r: int, s: int, cg: int, kg: int, machine: Machine, product: str = "fm
 def form(
     problem: ConvProblem, m: Size, machine: Machine, planes: Planes, more: float = 0.0, split: float = 0.0
 ) -> Form:
-    """Cost terms shared by all candidates of a tile size.
+    """Cost terms that all candidates of a tile size share.
 
-    `split`: operations of a component, stored by the forward transform.
+    `split`: operations per component stored by the forward transform.
     """
     forward, backward = tile_operations((problem.r, problem.s), m)
     work = slots(machine) * (forward + split * planes.count), slots(machine) * backward
@@ -209,6 +209,6 @@ def form(
 
 
 def weights(problem: ConvProblem, m: Size, isa: Isa) -> MicroRef:
-    """The transform of weights: G·w·Gᵀ in float64."""
+    """Transform of weights: G·w·Gᵀ in float64."""
     down, across = constants(m[0], problem.r), constants(m[1], problem.s)
     return MicroRef(winograd_weights, WinogradWeights(isa.lanes, down[1], across[1]))

@@ -1,7 +1,7 @@
-"""Problems of any element types as blocked kernels see them: channels counted in words of 32 bits.
+"""Problems of any element type as blocked kernels see them: channels are counted in 32-bit groups.
 
-A pixel of a channel block is one vector register, whatever its elements. So tables, bands and strides of float32 hold
-for all types, with a word in the place of a channel. `product.py` says how a word is multiplied by weights.
+A pixel of a channel block is one vector register for every type. So tables, bands and strides of float32 apply to all
+types, with a 32-bit group in place of a channel. `product.py` defines how a group is multiplied by weights.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from cpuconv.solvers.shared import segments, spans
 
 
 def group(problem: ConvProblem) -> int:
-    """Channels of a word of the input."""
+    """Input channels per 32-bit group."""
     return WORD // problem.types.x.bytes
 
 
 def vectors_per_pixel(problem: ConvProblem) -> int:
-    """Vectors of sums that make a pixel of an output block."""
+    """Vectors of sums per pixel of an output block."""
     return WORD // problem.types.y.part_bytes
 
 
 def product(problem: ConvProblem, isa: Isa) -> Product:
-    """The product of the problem's types, which `why_not` has found, and of the pixels of an image."""
+    """Dot-product kind for the problem's types and plane size, which `why_not` has checked."""
     found = product_of(problem.types, isa)
     assert found is not None
     return of_few(found) if not isa.closed and problem.oh * problem.ow <= FEW else found
@@ -41,45 +41,45 @@ def product(problem: ConvProblem, isa: Isa) -> Product:
 
 @functools.lru_cache(maxsize=64)
 def seen(isa: Isa, product: Product) -> Isa:
-    """`as_seen`, which candidates ask for again and again."""
+    """`as_seen`, memoised for candidates."""
     return as_seen(isa, product)
 
 
 def why_not(problem: ConvProblem, isa: Isa) -> str | None:
-    """Why no kernel multiplies such elements, or None."""
+    """Reason why no kernel multiplies these types, or None."""
     return None if product_of(problem.types, isa) else f"no product takes {problem.types.x} and {problem.types.w}"
 
 
 def words(problem: ConvProblem, block: int = 1) -> int:
-    """Words of the channels of a group, in whole blocks of so many."""
+    """32-bit groups of a group's channels, in whole blocks of `block`."""
     return divide(divide(problem.cg, group(problem)), block) * block
 
 
 def in_words(problem: ConvProblem, block: int = 1) -> ConvProblem:
-    """The problem with channels of the input counted in words, in whole blocks of so many."""
+    """Problem whose input channels are 32-bit groups, in whole blocks of `block`."""
     counted = problem.groups * words(problem, block)
     return problem if counted == problem.c else replace(problem, c=counted)
 
 
 def operand(each: Operand, channels: int) -> Operand:
-    """A view in blocks, its channels counted in words of so many."""
+    """Blocked view whose channels are counted in groups of `channels`."""
     strides = each.strides
     return replace(each, strides=strides._replace(block=strides.block // channels, c=WORD)) if channels > 1 else each
 
 
 def operands_in_words(problem: ConvProblem, operands: Operands) -> Operands:
-    """The operands with channels of the input counted in words."""
+    """Operands whose input channels are counted in 32-bit groups."""
     return replace(operands, x=operand(operands.x, group(problem)))
 
 
 def in_vectors(operand: Operand, isa: Isa, element: Element) -> Operand:
-    """A view with adjacent channels, as one in blocks of a vector."""
+    """View of adjacent channels as channel blocks of one vector."""
     strides, block = operand.strides, isa.block(element)
     return replace(operand, strides=strides._replace(block=block, cb=block * strides.cb, c=strides.cb))
 
 
 def vector_counts(problem: ConvProblem, isa: Isa) -> tuple[int, ...] | None:
-    """Weight vectors that a tile may have, so that it ends where a pixel of an output block does; None: any."""
+    """Possible weight vectors per tile, so that it ends with a pixel of an output block; None: any."""
     side, vectors = vectors_per_pixel(problem), divide(problem.kg, isa.lanes)
     if problem.types == ALL_F32:
         return None
@@ -88,7 +88,7 @@ def vector_counts(problem: ConvProblem, isa: Isa) -> tuple[int, ...] | None:
 
 
 def packing(problem: ConvProblem, isa: Isa, v: int, by: Product | None = None) -> Packing:
-    """Panels of `v` weight vectors for a product (None: the problem's)."""
+    """Panels of `v` weight vectors for a dot-product kind (None: the problem's)."""
     if problem.types == ALL_F32:
         return Panels.of(problem, isa, v)
     by = by or product(problem, isa)
@@ -101,13 +101,13 @@ def packing(problem: ConvProblem, isa: Isa, v: int, by: Product | None = None) -
 
 
 def offset(problem: ConvProblem, isa: Isa, by: Product | None = None) -> tuple[int, int]:
-    """What kernels add to the numbers of the input before they multiply them, by a product (None: the problem's), by
-    weights of at least zero, and by weights below: they take bytes of one sign, and may flip them."""
+    """Offsets added to input elements before multiplication by weights >= 0, and by weights < 0, for a dot-product kind
+    (None: the problem's). Dot products take int8 of one sign, or flip it."""
     return (by or product(problem, isa)).added(problem.types.x)
 
 
 def last_of(problem: ConvProblem, isa: Isa, backward: MicroRef) -> MicroRef | None:
-    """The transform of the last vector of output channels, where types are not all float32."""
+    """Inverse transform of the last vector of output channels, for types other than float32."""
     if problem.types == ALL_F32:
         return None
     valid, zeros = last_vector(problem, isa)
@@ -115,10 +115,10 @@ def last_of(problem: ConvProblem, isa: Isa, backward: MicroRef) -> MicroRef | No
 
 
 def last_vector(problem: ConvProblem, isa: Isa) -> tuple[int, int]:
-    """Lanes of the last vector of output channels that are channels (0: all), and vectors that its block lacks."""
+    """Lanes of the last vector of output channels that hold channels (0: all), and vectors that its block lacks."""
     side = vectors_per_pixel(problem)
     return problem.kg % isa.lanes, -divide(problem.kg, isa.lanes) % side if problem.groups == 1 else 0
 
 
 FILL = Ref("fill")
-"""The word that padding is filled with: the input's zero point in each element."""
+"""32-bit group of padding: the input's zero point in each element."""
