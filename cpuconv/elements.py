@@ -99,7 +99,7 @@ def _named(name: str) -> Element:
 OF_DTYPE: dict[np.dtype, Element] = {element.outside: element for element in NAMED.values()}
 """Elements by the dtype of users' arrays."""
 
-_LEAST_NORMAL = np.finfo(np.float32).tiny
+_MIN_NORMAL = np.finfo(np.float32).tiny
 _PART = 1 << 15  # elements that are checked per NumPy call
 _NORMAL = {  # float32 bits that the type lacks; its smallest normal number, and the first number above its range
     F16: (0x1FFF, 113 << 23, 143 << 23),
@@ -123,7 +123,7 @@ def split_to_bfloat16(array: np.ndarray, parts: int) -> list[np.ndarray]:
     finite = np.isfinite(array)
     rest, found = np.where(finite, array, np.float32(0)), []
     for _ in range(parts):
-        normal = np.where(np.abs(rest) < _LEAST_NORMAL, np.copysign(np.float32(0), rest), rest)
+        normal = np.where(np.abs(rest) < _MIN_NORMAL, np.copysign(np.float32(0), rest), rest)
         near = to_bfloat16(normal)
         overflows = near & np.uint16(0x7F80) == 0x7F80
         found.append(np.where(overflows, (rest.view(np.uint32) >> 16).astype(np.uint16), near))

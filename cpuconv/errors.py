@@ -6,14 +6,14 @@ import errno
 
 from cpuconv.names import shortened
 
-MOST_MESSAGE = 2000  # characters of a message; names and lists from a model may be arbitrarily long
+MAX_MESSAGE = 2000  # characters of a message; names and lists from a model may be arbitrarily long
 
 
 class CpuconvError(Exception):
     """Base class of all exceptions that cpuconv raises deliberately."""
 
     def __init__(self, *args: object) -> None:
-        super().__init__(*(shortened(each, MOST_MESSAGE) if isinstance(each, str) else each for each in args))
+        super().__init__(*(shortened(each, MAX_MESSAGE) if isinstance(each, str) else each for each in args))
 
 
 class ArgumentError(CpuconvError, ValueError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-MOST_HINT = 128  # characters of a hint that become part of a new name
+MAX_HINT = 128  # characters of a hint that become part of a new name
 
 
 class Names:
@@ -26,8 +26,8 @@ class Names:
         self._taken.update(names)
 
     def fresh(self, hint: str) -> str:
-        """Return the hint, cut to `MOST_HINT`, with a number if it is used already; mark the result as used."""
-        name = hint = hint[:MOST_HINT]
+        """Return the hint, cut to `MAX_HINT`, with a number if it is used already; mark the result as used."""
+        name = hint = hint[:MAX_HINT]
         count = self._counts.get(hint, 0)
         while name in self._taken:
             count += 1
@@ -41,7 +41,7 @@ def shortened(text: str, most: int) -> str:
     """Shorten a text to at most `most` characters: cut the middle of long words first, then of the text."""
     if len(text) <= most:
         return text
-    text = re.sub(rf"\S{{{MOST_HINT},}}", lambda word: _ends(word[0], MOST_HINT), text)
+    text = re.sub(rf"\S{{{MAX_HINT},}}", lambda word: _ends(word[0], MAX_HINT), text)
     return _ends(text, most)
 
 

@@ -20,7 +20,7 @@ pytest.importorskip("onnx")
 
 import cpuconv  # noqa: E402
 from cpuconv.conv.choice.target import Target  # noqa: E402
-from cpuconv.errors import MOST_MESSAGE, ArgumentError, SourceError  # noqa: E402
+from cpuconv.errors import MAX_MESSAGE, ArgumentError, SourceError  # noqa: E402
 from cpuconv.graph.ops import OWN  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
 from cpuconv.network import folding  # noqa: E402
@@ -92,7 +92,7 @@ def test_time_and_memory_grow_with_a_model(name):
         assert tracemalloc.get_traced_memory()[1] < BYTES * len(large) / (1 << 20) + (32 << 20)
     finally:
         tracemalloc.stop()
-    assert len(said) <= MOST_MESSAGE
+    assert len(said) <= MAX_MESSAGE
 
 
 # --- what is computed of constants ----------------------------------------------------------------------------------
@@ -218,4 +218,4 @@ def test_a_long_message_keeps_its_ends():
     error = SourceError(f"g: the node {'n' * 10_000!r} reads {'m' * 10_000!r}, which nothing defines")
     assert len(str(error)) < 400
     assert str(error).startswith("g: the node 'nnn") and str(error).endswith("which nothing defines")
-    assert len(str(SourceError("a, " * 10_000))) == MOST_MESSAGE
+    assert len(str(SourceError("a, " * 10_000))) == MAX_MESSAGE

@@ -25,7 +25,7 @@ from support.running.processes import ROOT
 from support.running.terminal import COLUMNS, Screen, on_terminal
 
 WHOLE = "CPUCONV_WALK" in os.environ
-MOST_LOAD = 0.5  # of other programs, at which times are held to limits
+MAX_LOAD = 0.5  # of other programs, at which times are held to limits
 MESSAGES = ("cpuconv: ", "autotune: ", "cpuconv compiles ")  # sentences, which a terminal wraps
 PROBLEM = "mb1ic64ih56oc64oh56kh3ph1"
 HIDDEN = """
@@ -81,7 +81,7 @@ def bare(home: Path) -> dict[str, str]:
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
     """This checkout by a hidden onnx; of the whole walk, a clone that pip has installed in a new environment."""
     folder = tmp_path_factory.mktemp("first")
-    idle = os.getloadavg()[0] < MOST_LOAD
+    idle = os.getloadavg()[0] < MAX_LOAD
     environ = bare(folder / "home")
     if WHOLE:
         subprocess.run(["git", "clone", "--quiet", "--depth", "1", f"file://{ROOT}", str(folder / "clone")], check=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from support.running.processes import ROOT, SHIPPED
 
-MOST_LINES = 400  # of a file
-MOST_OF_GRAPH = 10_750  # lines of what a network is
+MAX_LINES = 400  # of a file
+MAX_OF_GRAPH = 10_750  # lines of what a network is
 
 
 def files(*folders: str) -> Iterator[tuple[Path, int]]:
@@ -19,8 +19,8 @@ def files(*folders: str) -> Iterator[tuple[Path, int]]:
 
 
 def test_a_file_has_one_idea():
-    assert {str(path): lines for path, lines in files(*SHIPPED, "bench", "tests") if lines > MOST_LINES} == {}
+    assert {str(path): lines for path, lines in files(*SHIPPED, "bench", "tests") if lines > MAX_LINES} == {}
 
 
 def test_what_a_network_is_stays_small():
-    assert sum(lines for _, lines in files("cpuconv/graph")) < MOST_OF_GRAPH
+    assert sum(lines for _, lines in files("cpuconv/graph")) < MAX_OF_GRAPH

@@ -28,10 +28,10 @@ from support.asm import needs_fma
 ISA = current()
 FULL = [(v, 1, most) for v, most in enumerate(ISA.pixels, 1)]  # the largest tiles that solvers may choose
 FLAT = [(v, rows, most // rows) for v, most in enumerate(ISA.pixels, 1) for rows in (2, 3) if most >= rows]
-MOST_HELD_SPILLS = 0.1  # a FMA: straight-line code of hundreds of them, where smaller tiles were slower
-MOST_LOOPED_SPILLS = 0.1 if ISA.name == "neon" else 0  # a FMA: ordered for the other kind, which gains far more
-MOST_SPILLS = 0.01  # a FMA
-MOST_STREAM_SPILLS = 0.1  # a FMA, where prefetches of weights crowd the schedule
+MAX_HELD_SPILLS = 0.1  # a FMA: straight-line code of hundreds of them, where smaller tiles were slower
+MAX_LOOPED_SPILLS = 0.1 if ISA.name == "neon" else 0  # a FMA: ordered for the other kind, which gains far more
+MAX_SPILLS = 0.01  # a FMA
+MAX_STREAM_SPILLS = 0.1  # a FMA, where prefetches of weights crowd the schedule
 
 
 def gemm(v: int, rows: int, cols: int, **options: int) -> GemmTile:
@@ -47,22 +47,22 @@ def gemm_tiles() -> Iterator[tuple[GemmTile, int, float, int | None]]:
     """Tiles, each with the FMAs of a turn of its loop, the most spills a FMA, and its prefetches if it has any."""
     for v, rows, cols in FULL + FLAT:
         assert tiling.fits(ISA, v, rows * cols)
-        yield gemm(v, rows, cols), v * rows * cols * ISA.lanes, MOST_SPILLS, None
+        yield gemm(v, rows, cols), v * rows * cols * ISA.lanes, MAX_SPILLS, None
     for v, rows, cols in FULL:
         ahead = lines(v * ISA.lanes) + ISA.lanes + lines(cols)
         tile = gemm(v, rows, cols, stream=True, fetch=True, resume=True, suspend=True)
-        yield tile, v * rows * cols * ISA.lanes, MOST_STREAM_SPILLS, ahead
+        yield tile, v * rows * cols * ISA.lanes, MAX_STREAM_SPILLS, ahead
         for unroll, stride in ((3, 1), (3, 2), (7, 2), (11, 4), (4, 4)):
-            yield gemm(v, rows, cols, unroll=unroll, xs=stride), v * cols * unroll, MOST_STREAM_SPILLS, None
+            yield gemm(v, rows, cols, unroll=unroll, xs=stride), v * cols * unroll, MAX_STREAM_SPILLS, None
     for v, n in enumerate(ISA.pairs, 1):
         ahead = lines(2 * v * ISA.lanes) + 2 * ISA.lanes + 2 * lines(n)
         tile = gemm(v, 2, n, stream=True, fetch=2, has_epilogue=False, complex=True)
-        yield tile, 4 * v * n * ISA.lanes, MOST_SPILLS, ahead
+        yield tile, 4 * v * n * ISA.lanes, MAX_SPILLS, ahead
     for v, loose in itertools.product(range(1, len(ISA.pixels) + 1), range(ISA.lanes)):
         n = planar.most_channels(ISA, v, loose)
         if n > 0 and loose <= ISA.lanes // planar._SCALAR_SHARE:
             tile = gemm(v, 1, n, unroll=8, xs=1, ys=0, ks=n, fetch=1, planar=True, loose=loose)
-            yield tile, (v * n + loose) * 8, MOST_SPILLS, None
+            yield tile, (v * n + loose) * 8, MAX_SPILLS, None
 
 
 def name(value: object) -> str | None:
@@ -115,10 +115,10 @@ def test_lane_loops(line, mix):
             products = int(ISA.memory_operand)  # a first tap is a product where sums do not start from their bias
             each = max(tile.rows, 1) * tile.cols * (tile.r * tile.s - products)
             assert each <= fmas and (fmas % each == 0 or tile.rows)  # LLVM may take two turns of the loop over rows
-            assert spills <= MOST_HELD_SPILLS * fmas
+            assert spills <= MAX_HELD_SPILLS * fmas
         else:  # LLVM may take two kernel rows a turn
             assert fmas > 0 and fmas % (tile.rows * tile.cols * tile.s) == 0
-            assert spills <= MOST_LOOPED_SPILLS * fmas
+            assert spills <= MAX_LOOPED_SPILLS * fmas
 
 
 ATT = """

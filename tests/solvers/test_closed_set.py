@@ -28,7 +28,7 @@ from cpuconv.problem.types import ALL_F32, Types
 from cpuconv.solvers import fft
 
 ISA = current()
-MOST_STRIPS = 500  # of a type
+MAX_STRIPS = 500  # of a type
 WIDE = 14  # pixels of a row, from which on candidates of the set are near the best
 LOSS = 1.12 if ISA.registers == 32 else 1.15  # of an estimate; of fewer registers tiles of several rows fit better
 ACTIVATIONS = (
@@ -105,7 +105,7 @@ def test_candidates_of_the_set_ask_for_no_other_strip(text):
     if product is None or not closed_set._able(product):
         pytest.skip(f"{text} has no strips of the closed set on this CPU")
     known = set(closed_set.strips(ISA, types))
-    assert len(known) <= MOST_STRIPS
+    assert len(known) <= MAX_STRIPS
     asked, worst = set(), (1.0, "")
     for problem in drawn(types, 300):
         estimate, found = tiles(problem, Limits(closed=True))

@@ -222,7 +222,7 @@ def test_twice_bit_for_bit(solver, threads):
 @TILES
 def test_winograd_tiles(a, r, s, monkeypatch):
     """Each tile size at the edges, and its accuracy on many channels."""
-    monkeypatch.setattr(winograd_tiles, "_MOST_TILES", 99)
+    monkeypatch.setattr(winograd_tiles, "_MAX_TILES", 99)
     m, n = (a - r + 1 if r > 1 else 1), (a - s + 1 if s > 1 else 1)
 
     def names(problem):

@@ -29,8 +29,8 @@ OPERATORS = tuple(sorted(op for op in CASES if onnx.defs.has(op)))
 TYPES = (np.float16, ml_dtypes.bfloat16, np.float64, np.int8, np.uint8, np.int32, np.int64, bool)
 ODD = (-1, 0, 1, 2, 7, 1 << 31, 1 << 62)  # attributes
 ODD_NUMBERS = (0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, 1e4)
-MOST_BEHIND = 3  # nodes
-MOST_ELEMENTS = 1 << 16  # behind which nothing else stands
+MAX_BEHIND = 3  # nodes
+MAX_ELEMENTS = 1 << 16  # behind which nothing else stands
 LIMITS = {"float32": 2e-4, "float64": 2e-4, "float16": 1e-2, "bfloat16": 6e-2}  # of the largest number
 NARROW_LIMITS = {"float16": 1e-2, "bfloat16": 6e-2}  # of networks in these precisions
 UNARY = ("Relu", "Sigmoid", "HardSwish", "Tanh", "Abs", "Neg", "LeakyRelu", "Softplus", "Floor", "Exp", "Erf")
@@ -184,9 +184,9 @@ class _Maker:
     def behind(self) -> None:
         """Nodes behind the first output, as long as it is of float32 and small."""
         name = self.outputs[0]
-        for _ in range(self.rng.integers(0, MOST_BEHIND + 1)):
+        for _ in range(self.rng.integers(0, MAX_BEHIND + 1)):
             value = self.value(name)
-            if value is None or value.dtype != np.float32 or not value.ndim or value.size > MOST_ELEMENTS:
+            if value is None or value.dtype != np.float32 or not value.ndim or value.size > MAX_ELEMENTS:
                 break
             name = self.one_behind(name, value)
         self.outputs[0] = name

@@ -33,7 +33,7 @@ from cpuconv.kernels.binding.tensor_view import (
     narrow_element,
 )
 from cpuconv.kernels.copies.moving import move_tensor
-from cpuconv.kernels.elementwise.driver import MOST_OPERANDS, elementwise_steps
+from cpuconv.kernels.elementwise.driver import MAX_OPERANDS, elementwise_steps
 from cpuconv.kernels.elementwise.expression import Constant, Expression, Operand
 from cpuconv.kernels.elementwise.halves import computes_in_halves
 from cpuconv.kernels.elementwise.loop_nests import crossed
@@ -62,10 +62,10 @@ def expression_of(node: Node, inputs: Inputs) -> Expression | None:
 
     None if it is not in `FORMS`, reads or writes types that kernels do not support, or reads no operand or too many.
     """
-    if node.op not in FORMS or len(inputs) > MOST_OPERANDS:
+    if node.op not in FORMS or len(inputs) > MAX_OPERANDS:
         return None
     tree = _formed(node, _operands(inputs))
-    if tree is None or not 0 < len(tree.operands) <= MOST_OPERANDS:
+    if tree is None or not 0 < len(tree.operands) <= MAX_OPERANDS:
         return None
     first = int(node.op == "Where")  # position of the input whose type the output has
     types = {inputs[position].dtype for position in (first, *tree.operands) if position >= first}

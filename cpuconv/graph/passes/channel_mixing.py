@@ -23,7 +23,7 @@ from cpuconv.graph.passes.rewriting import Maker, Pass, Rewrite, constant, opera
 from cpuconv.graph.passes.weights import foldable
 from cpuconv.problem.window import Window
 
-_LEAST_SAVED = 64  # multiplications per output that are worth adding one more plane
+_MIN_SAVED = 64  # multiplications per output that are worth adding one more plane
 
 
 def _is_mixing(graph: Graph, node: Node | None) -> bool:
@@ -67,7 +67,7 @@ def _saves(graph: Graph, name: str) -> bool:
     if not planes or extrapolates or node["keep_aspect_ratio_policy"] != "stretch" or 0 in before + after:
         return False
     pixels = math.prod(after[2:])
-    return bool(before[1] * (pixels - math.prod(before[2:])) >= _LEAST_SAVED * pixels)
+    return bool(before[1] * (pixels - math.prod(before[2:])) >= _MIN_SAVED * pixels)
 
 
 def _convolution(graph: Graph, node: Node) -> Rewrite | None:

@@ -24,7 +24,7 @@ from cpuconv.graph.ops.elementwise_forms import COMPARISONS, FORMS
 from cpuconv.graph.passes.rewriting import Maker, Pass, Rewrite
 from cpuconv.graph.passes.scaled import INT8_DTYPES, QUANTISATION
 from cpuconv.kernels.binding.tensor_view import FLOAT32
-from cpuconv.kernels.elementwise.driver import MOST_OPERANDS
+from cpuconv.kernels.elementwise.driver import MAX_OPERANDS
 from cpuconv.kernels.elementwise.expression import Expression, Operand, apply
 from cpuconv.problem.quantization import bounds
 
@@ -69,7 +69,7 @@ class _Piece:
     def exceeds_with(self, producer: _Piece) -> bool:
         """Whether `absorbing` would certainly exceed a limit, estimated without making the expression."""
         names, others = {*self.names} - {producer.output}, {*producer.names}
-        if len(names | others) > MOST_OPERANDS:
+        if len(names | others) > MAX_OPERANDS:
             return True
         functions = sum(bool(node.arguments) for node in self.tree.nodes)
         if names.isdisjoint(others) and functions + len(producer.tree.nodes) > _MAX_NODES:  # no shared operands

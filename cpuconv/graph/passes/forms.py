@@ -35,7 +35,7 @@ from cpuconv.graph.passes.rewriting import (
     reshaped,
     shape_of,
 )
-from cpuconv.kernels.elementwise.driver import MOST_OPERANDS
+from cpuconv.kernels.elementwise.driver import MAX_OPERANDS
 
 _PLANE_OF = {
     "ReduceMean": "GlobalAveragePool",
@@ -90,13 +90,13 @@ def _several(graph: Graph, node: Node) -> Rewrite | None:
     count, names = len(node.inputs), node.inputs
     if count == 2 and node.op == "Sum":
         return instead(graph, node, "Add", *names)
-    if count <= MOST_OPERANDS or not is_float(graph, names[0]):
+    if count <= MAX_OPERANDS or not is_float(graph, names[0]):
         return None
     maker, (first, *rest) = Maker(graph, node), names
-    op, parts = ("Sum" if node.op == "Mean" else node.op), range(0, count - 1, MOST_OPERANDS - 1)
+    op, parts = ("Sum" if node.op == "Mean" else node.op), range(0, count - 1, MAX_OPERANDS - 1)
     for at in parts:
         last = at == parts[-1] and node.op != "Mean"
-        first = maker.node(op, first, *rest[at : at + MOST_OPERANDS - 1], part="" if last else f"until{at}")
+        first = maker.node(op, first, *rest[at : at + MAX_OPERANDS - 1], part="" if last else f"until{at}")
     if node.op == "Mean":
         maker.node("Div", first, maker.constant(np.array(count, graph.value(names[0]).dtype), "count"))
     return maker.done()

@@ -28,7 +28,7 @@ from cpuconv.graph.passes.rewriting import Maker, Pass, Rewrite, constant, opera
 from cpuconv.graph.passes.scaled import Scaled
 from cpuconv.kernels.binding.tensor_view import FLOAT32
 from cpuconv.kernels.copies.tensor_views import Cut
-from cpuconv.kernels.elementwise.driver import MOST_OPERANDS
+from cpuconv.kernels.elementwise.driver import MAX_OPERANDS
 from cpuconv.kernels.packing.phases import Axis
 from cpuconv.problem.window import Window
 from cpuconv.symbolic.sizes import greatest, sizes_array
@@ -207,7 +207,7 @@ def _pooled(graph: Graph, node: Node) -> Rewrite | None:
     (depth, *plane), near, taps = window.outputs, window.near[0], window.kernel[0]
     step, gap = window.strides[0], window.dilations[0]
     far = greatest(0, (depth - 1) * step + (taps - 1) * gap + 1 - near - shape[2])
-    if 0 in window.outputs or taps > MOST_OPERANDS or near < 0 or not maximum and (near, far) != (0, 0):
+    if 0 in window.outputs or taps > MAX_OPERANDS or near < 0 or not maximum and (near, far) != (0, 0):
         return None
     maker = Maker(graph, node)
     attributes = {name: value and value[1:] for name in _SPATIAL if (value := node.attributes.get(name, ())) != ()}

@@ -133,13 +133,13 @@ def workspace(**sizes: Any) -> tuple[Args, Any]:
 
 
 def _blocks(isa: Isa, problem: AttentionProblem, found: MacInstruction) -> tuple[Any, Any]:
-    rows = min(_MAX_ROWS, 2 * (matrix_rows.MOST_ROWS if found.matrix else isa.pixels[1]))
+    rows = min(_MAX_ROWS, 2 * (matrix_rows.MAX_ROWS if found.matrix else isa.pixels[1]))
     return fit_blocks(_MAX_ROWS if found == FMA else rows, problem.rows, problem.keys)
 
 
 def _tile_rows(block: Any) -> int:
     """Rows of an AMX tile for blocks of queries, which are padded to whole tiles."""
-    return matrix_rows.MOST_ROWS if now(block) > matrix_rows.ROWS else matrix_rows.ROWS
+    return matrix_rows.MAX_ROWS if now(block) > matrix_rows.ROWS else matrix_rows.ROWS
 
 
 def seconds(processor: Processor, problem: AttentionProblem, found: Kinds = IN_FLOAT32) -> float:

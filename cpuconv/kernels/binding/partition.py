@@ -12,7 +12,7 @@ from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.symbolic.sizes import applied, greatest, items_of, least
 
-_MOST_PARTS = 8  # maximum parts per worker
+_MAX_PARTS = 8  # maximum parts per worker
 _CHUNKS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)  # numbers of chunks to try, besides one per worker or panel
 _REMEMBERED = 1 << 12  # memoised partitions
 _EVEN = 1.1  # ratio of total to one worker's work up to which sharing counts as even
@@ -33,7 +33,7 @@ def _parts_if_shared(flops: int, parts: int) -> int:
 def parts_each(problem: ConvProblem, units: int) -> int:
     """Parts per worker for work of `units` units: enough for work stealing, not too small; 0: one worker runs it."""
     workers = max(1, problem.threads)
-    parts = greatest(1, least(_MOST_PARTS, units // workers, problem.flops // (_PART_FLOPS * workers)))
+    parts = greatest(1, least(_MAX_PARTS, units // workers, problem.flops // (_PART_FLOPS * workers)))
     return parts if workers == 1 else parts_if_shared(problem.flops, parts)
 
 

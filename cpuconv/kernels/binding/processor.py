@@ -14,7 +14,7 @@ PARALLEL_BYTES = 1 << 17  # bytes read and written; with fewer, one thread ends 
 _PAIR_SECONDS = 0.7e-6  # synchronisation of a call that two threads share
 _EACH_SECONDS = 0.15e-6  # per further thread, polled in turn: two cache lines from another core
 # minimum bytes per part, and maximum parts per thread: others take over parts of a thread that starts late
-PART_BYTES, MOST_PARTS = 1 << 15, 8
+PART_BYTES, MAX_PARTS = 1 << 15, 8
 
 
 def join_seconds(threads: int) -> float:
@@ -48,4 +48,4 @@ class Processor:
 
 
 def _parts(size: float, threads: int) -> int:
-    return 0 if size < PARALLEL_BYTES else max(1, min(MOST_PARTS, int(size / threads / PART_BYTES)))
+    return 0 if size < PARALLEL_BYTES else max(1, min(MAX_PARTS, int(size / threads / PART_BYTES)))

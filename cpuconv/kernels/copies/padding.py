@@ -20,7 +20,7 @@ from cpuconv.kernels.binding.tensor_view import TensorView
 from cpuconv.kernels.copies.moving import move_tensor
 from cpuconv.kernels.copies.tensor_views import Cut, broadcast, cut
 
-_MOST_COPIES = 16  # maximum copies per padding; more are not worth their calls
+_MAX_COPIES = 16  # maximum copies per padding; more are not worth their calls
 
 
 class Stretch(NamedTuple):
@@ -48,7 +48,7 @@ def padded(mode: str, shape: Sequence[int], pads: Sequence[tuple[int, int]]) -> 
             return None
         stretches.append(found)
     copies = math.prod(len([each for each in axis if each.source]) for axis in stretches)
-    return stretches if copies <= _MOST_COPIES else None
+    return stretches if copies <= _MAX_COPIES else None
 
 
 def _stretches(mode: str, size: int, before: int, behind: int) -> Stretches | None:

@@ -36,7 +36,7 @@ from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 from cpuconv.symbolic.sizes import greatest, least, sizes_array
 
-MOST_OPERANDS = 8
+MAX_OPERANDS = 8
 _UNITS, _UNROLL = 8, 4  # units of work per thread, if there are several threads; vectors per loop iteration
 _ROWS, _ROWS_EACH, _LENGTH, _LENGTH_EACH, _AXES = range(5)  # words of a table; _AXES: the first of the others
 
@@ -348,7 +348,7 @@ def elementwise_steps(
     ----------
     processor : Processor
     expression : Expression
-        Reads all operands by position, 1 to `MOST_OPERANDS`.
+        Reads all operands by position, 1 to `MAX_OPERANDS`.
     output : TensorView
         Not empty; float32, int8 or uint8 (rounded and clamped), or blocked bfloat16. Images of a blocked output may be
         apart; a plain output may have any strides but 0.
@@ -365,7 +365,7 @@ def elementwise_steps(
     list[Step]
         They leave zeros in lanes without a channel.
     """
-    assert 0 < len(operands) <= MOST_OPERANDS
+    assert 0 < len(operands) <= MAX_OPERANDS
     parts = processor.parts(output.size + sum(operand.size for operand in operands))
     units = greatest(1, least(1, parts) * _UNITS * processor.threads)  # 1 if there are no parts
     lanes, places = processor.isa.lanes, (output, *operands)
@@ -378,7 +378,7 @@ def elementwise_steps(
         tile, table, count = _loops(wide, nest.axes, elements, emitted, units, numbers, halves)
         refs = [place.ref + start for place, start in zip(places, nest.starts, strict=True)]
         args: Args = {"loops": MicroRef(loops, tile), "table": table, "units": count, "y": refs[0]}
-        for k in range(MOST_OPERANDS):
+        for k in range(MAX_OPERANDS):
             args[f"x{k}"] = refs[k + 1] if k < len(operands) else 0
         steps.append(Step(elementwise, DriverTile(), args, parts))
     if output.block > 1 and output.shape[1] % output.block:

@@ -230,7 +230,7 @@ def seconds(
 
 def _matrix_height(rows: int) -> int:
     """Rows of an AMX tile: equal shares of the current rows."""
-    return divide(now(rows), divide(now(rows), matrix_rows.MOST_ROWS))
+    return divide(now(rows), divide(now(rows), matrix_rows.MAX_ROWS))
 
 
 def bf16_matmul_step(processor: Processor, space: Space, work: MatmulProblem, found: MacInstruction) -> Step | None:

@@ -24,7 +24,7 @@ from cpuconv.problem.integers import divide
 from cpuconv.symbolic.sizes import applied, is_symbolic
 
 V = 2  # vectors of columns of a panel
-MOST_ROWS = 2 * ROWS  # of a tile
+MAX_ROWS = 2 * ROWS  # of a tile
 _PAIR_CYCLES = 2.0  # to pair two rounded rows, or transpose their pairs, for each vector of elements
 
 

@@ -16,8 +16,8 @@ from cpuconv.elements import F32
 from cpuconv.isa.table import Isa
 from cpuconv.problem.integers import divide
 
-MOST_ROWS = 7
-_MOST_ROWS_A_COLUMN = 3  # taller tiles touch one page per row and use little of it: measured at half the speed
+MAX_ROWS = 7
+_MAX_ROWS_A_COLUMN = 3  # taller tiles touch one page per row and use little of it: measured at half the speed
 _COUNTS = 2  # pixel counts listed per number of weight vectors
 _STREAMED = 0.75  # share of the L2 bandwidth that prefetched weights reach
 _L1_WEIGHTS = 16 << 10  # bytes of a weight panel that stay in L1 next to the pixels
@@ -207,7 +207,7 @@ def is_closed(isa: Isa, tile: Tile) -> bool:
 @functools.cache
 def _every(isa: Isa) -> _Table:
     """All tiles that stay in registers."""
-    counts = range(1, len(isa.pixels) + 1), range(1, MOST_ROWS + 1), range(1, max(isa.pixels) + 1)
+    counts = range(1, len(isa.pixels) + 1), range(1, MAX_ROWS + 1), range(1, max(isa.pixels) + 1)
     able = (Tile(v, n, m) for v, n, m in itertools.product(*counts) if fits(isa, v, n * m))
     return _Table.of(isa, [tile for tile in able if not isa.closed or is_closed(isa, tile)])
 
@@ -224,7 +224,7 @@ def _real(isa: Isa, vectors: int, height: int, width: int, reduction: int, count
     """Candidate tiles for planes of a layer; planes beyond the largest tile share an entry."""
     every = _every(isa)
     able = (every.v <= vectors) & (every.rows <= height) & (every.cols <= width)
-    able &= (every.rows <= _MOST_ROWS_A_COLUMN * every.cols) | (every.cols == width)
+    able &= (every.rows <= _MAX_ROWS_A_COLUMN * every.cols) | (every.cols == width)
     if counts is not None:
         able &= np.isin(every.v, counts)
     return _Timed.of(every.some(able), isa, vectors, reduction)
@@ -291,7 +291,7 @@ def _of_plane(
     isa: Isa, vectors: int, height: int, width: int, reduction: int, counts: tuple[int, ...] | None
 ) -> _Timed:
     widest = max(isa.pixels) + 1
-    return _real(isa, vectors, min(height, MOST_ROWS), min(width, widest), reduction, counts)
+    return _real(isa, vectors, min(height, MAX_ROWS), min(width, widest), reduction, counts)
 
 
 @functools.lru_cache(maxsize=_REMEMBERED)

@@ -42,7 +42,7 @@ _TURNING = {DENSE: 2.0, BLOCKED: 1.25, CHANNELS_LAST: 2.0} | {
 """Ratio of the time of a copy into a form to that of a plain move, measured in networks."""
 _ROUNDING = 1.0  # the same of a copy that only changes the type
 _FEWER, _MORE = 4.0, 0.25  # factors on the cost of copies
-_MOST_COPIES = 2  # of one value
+_MAX_COPIES = 2  # of one value
 _PLAIN = {STRIDED: DENSE} | {narrow[STRIDED]: narrow[DENSE] for narrow in NARROW.values()}
 """Forms that accept any plain memory, and what is copied for them."""
 _ACCEPTED = {
@@ -259,6 +259,6 @@ RULES: Mapping[str, Callable[[Planner], list[int]]] = {
 def _form_sets(written: str, needed: set[str]) -> Iterator[tuple[str, ...]]:
     """The sets of forms in which a value may exist: its written form, then any useful copies."""
     copies = sorted({copied_form(form) for form in needed if not fits(written, form)})
-    for count in range(min(len(copies), _MOST_COPIES) + 1):
+    for count in range(min(len(copies), _MAX_COPIES) + 1):
         for more in itertools.combinations(copies, count):
             yield (written, *more)

@@ -18,7 +18,7 @@ import numpy as np
 from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, SourceError, must
 from cpuconv.graph import control, ops
 from cpuconv.graph.ir import Graph, Node, Value
-from cpuconv.names import MOST_HINT, Names
+from cpuconv.names import MAX_HINT, Names
 from cpuconv.network.control.bodies import Interpreted, as_inputs
 from cpuconv.network.control.flow import Flow
 from cpuconv.network.control.shapes import check_one
@@ -242,7 +242,7 @@ def taken(node: Node, condition: bool, known: Mapping[str, Value], used: Names) 
     branch: Graph = node["then_branch" if condition else "else_branch"]
     arrays = {name: array for name, array in branch.constants.items() if not _is(known.get(name), array)}
     own = [*arrays, *(name for inner in branch.nodes for name in inner.outputs if name)]
-    first = next(filter(None, node.outputs))[: MOST_HINT // 2]
+    first = next(filter(None, node.outputs))[: MAX_HINT // 2]
     names = control.renamed(node, branch) | {name: used.fresh(f"{first}/{name}") for name in own}
     body = [inner.reads(names).writes(names) for inner in branch.nodes]
     for inner, outer in zip(branch.outputs, node.outputs, strict=False):

@@ -22,7 +22,7 @@ MatMul, Div, Reshape, Softmax = map(operator, ("MatMul", "Div", "Reshape", "Soft
 q, k, v, bias, mask, split, merged = map(Symbol, ("q", "k", "v", "bias", "mask", "split", "merged"))
 factor, divisor = Free("factor"), Free("divisor")
 
-_MOST_WEIGHTS = 1 << 27  # weights of values per sample: all of them are observed at once
+_MAX_WEIGHTS = 1 << 27  # weights of values per sample: all of them are observed at once
 
 
 def _pattern() -> Pattern:
@@ -115,11 +115,7 @@ def _checked(graph: Graph, found: Found) -> QuantizableAttention | None:
         return None
     assert scores.shape is not None
     sizes = [size for size in scores.shape if isinstance(size, int)]
-    if (
-        len(sizes) < len(scores.shape)
-        or math.prod(sizes) > _MOST_WEIGHTS
-        or softmax["axis"] not in (-1, len(sizes) - 1)
-    ):
+    if len(sizes) < len(scores.shape) or math.prod(sizes) > _MAX_WEIGHTS or softmax["axis"] not in (-1, len(sizes) - 1):
         return None
     scale = found.numbers.get("factor", 1.0) / (found.numbers.get("divisor", 1.0) or math.nan)
     if found.numbers:  # the product gives the scaled scores

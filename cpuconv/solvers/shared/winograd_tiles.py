@@ -34,8 +34,8 @@ _HALVES: dict[int, tuple[float, ...]] = {  # positive interpolation points, by i
 POINTS = {a: (0.0,) * (a > 1 and a % 2 == 0) + tuple(x for p in half for x in (p, -p)) for a, half in _HALVES.items()}
 LARGEST = {False: 12, True: 8}  # input tile of an axis, if both axes are transformed: the error grows with each
 CLOSED = {False: (4, 6, 8, 10, 12), True: (4, 6, 7, 8)}  # input tiles of networks with open sizes
-_MOST_KERNEL = 7  # kernel rows or columns
-_MOST_TILES = 4  # tile sizes that become candidates
+_MAX_KERNEL = 7  # kernel rows or columns
+_MAX_TILES = 4  # tile sizes that become candidates
 _WEIGHTS_READ = 8  # tiles for which using a weight takes as long as reading it from L3
 
 
@@ -134,8 +134,8 @@ def why_not(problem: ConvProblem, isa: Isa, product: Product, more: float = 0.0)
     """Reason why a problem has no transform for this multiplication, or None: kernels larger than 7 in an axis, stride
     other than 1, too many channels, or groups that share channel blocks. `more`: see `error`.
     """
-    if max(problem.r, problem.s) > _MOST_KERNEL:
-        return f"the kernel is {problem.r}x{problem.s}, more than {_MOST_KERNEL} in an axis"
+    if max(problem.r, problem.s) > _MAX_KERNEL:
+        return f"the kernel is {problem.r}x{problem.s}, more than {_MAX_KERNEL} in an axis"
     if problem.r == problem.s == 1:
         return "the kernel is 1x1"
     if problem.stride != (1, 1):
@@ -163,7 +163,7 @@ def tile_sizes(problem: ConvProblem, more: float = 0.0) -> list[Size]:
     """Tile sizes with the least work for a whole plane, and the first of `CLOSED`; of rows×cols and cols×rows, the
     faster one.
     """
-    return list(dict.fromkeys((*_by_work(problem, False, more)[:_MOST_TILES], *_by_work(problem, True, more)[:1])))
+    return list(dict.fromkeys((*_by_work(problem, False, more)[:_MAX_TILES], *_by_work(problem, True, more)[:1])))
 
 
 def _by_work(problem: ConvProblem, closed: bool, more: float) -> list[Size]:

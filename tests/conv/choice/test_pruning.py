@@ -198,7 +198,7 @@ def test_tiles_are_those_of_the_model(isa, vectors, height, width, reduction, pa
         every = [
             tiling.Tile(v, rows, cols)
             for v, most in enumerate(isa.pixels, 1)
-            for rows in range(1, min(tiling.MOST_ROWS, height) + 1)
+            for rows in range(1, min(tiling.MAX_ROWS, height) + 1)
             for cols in range(1, most // rows + 1)
             if rows <= 3 * cols or cols == width
         ]

@@ -20,7 +20,7 @@ from cpuconv.graph.ops.elementwise_forms import FORMS  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
 from cpuconv.kernels.binding.steps import Ref  # noqa: E402
 from cpuconv.kernels.binding.tensor_view import BLOCKED, CHANNELS_LAST, DENSE, TensorView  # noqa: E402
-from cpuconv.kernels.elementwise.driver import MOST_OPERANDS, crossed, elementwise_steps  # noqa: E402
+from cpuconv.kernels.elementwise.driver import MAX_OPERANDS, crossed, elementwise_steps  # noqa: E402
 from cpuconv.kernels.elementwise.expression import Constant, Expression, Operand, apply, vanishes  # noqa: E402
 from cpuconv.kernels.elementwise.functions import EMITTERS  # noqa: E402
 from cpuconv.kernels.elementwise.loop_nests import loop_nests  # noqa: E402
@@ -360,7 +360,7 @@ def test_comparisons_and_choices(threads):
 
 
 def test_many_operands():
-    arrays = [np.full((3,), at, np.float32) for at in range(MOST_OPERANDS + 1)]
+    arrays = [np.full((3,), at, np.float32) for at in range(MAX_OPERANDS + 1)]
     names = [f"x{at}" for at in range(len(arrays))]
     assert lowered.check(ops.TABLE["Sum"].node(names[:-1], ["y"]), arrays[:-1]) == 1
     assert lowered.check(ops.TABLE["Sum"].node(names, ["y"]), arrays) == 0

@@ -14,7 +14,7 @@ from support.running.callers import at_once  # noqa: E402
 from support.sized_networks import BY_NAME  # noqa: E402
 
 CALLERS = 8
-MOST_IMAGES = 64
+MAX_IMAGES = 64
 
 
 @pytest.mark.parametrize("name", BY_NAME)
@@ -47,10 +47,10 @@ def test_batches_from_one_to_64_give_what_each_image_gives_alone(name: str) -> N
     judge = Judge(BY_NAME[name])
     rng = np.random.default_rng(3)
     shape = [size if isinstance(size, int) else min(17, size[1]) for size in judge.network.inputs["x"]]
-    images = rng.standard_normal((MOST_IMAGES, *shape[1:]), np.float32)
+    images = rng.standard_normal((MAX_IMAGES, *shape[1:]), np.float32)
     alone = [judge.model.run({"x": image[None]}) for image in images]
     whole = {name: np.concatenate([each[name] for each in alone]) for name in alone[0]}
-    for count in (2, 3, 5, 8, 13, 31, 32, 33, 63, MOST_IMAGES):
+    for count in (2, 3, 5, 8, 13, 31, 32, 33, 63, MAX_IMAGES):
         results = judge.model.run({"x": images[:count]})
         for name, array in results.items():
             close(array, whole[name][:count], 1e-4)

@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-MOST_BYTES = 512 << 20  # of kept files; a session makes some 50 MB
+MAX_BYTES = 512 << 20  # of kept files; a session makes some 50 MB
 
 
 def kept() -> Path | None:
@@ -17,7 +17,7 @@ def kept() -> Path | None:
     return Path(sys.prefix) / "cpuconv-tests" if sys.prefix != sys.base_prefix else None
 
 
-def prune(folder: Path, most: int = MOST_BYTES) -> None:
+def prune(folder: Path, most: int = MAX_BYTES) -> None:
     """Delete the files that were not used for longest, until no more than `most` bytes are left."""
     files = []
     for path in folder.rglob("*"):

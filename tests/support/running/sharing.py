@@ -24,6 +24,6 @@ def cut_finely(most_parts: int = 8) -> Iterator[None]:
     """Parts of work may be of any size, and each worker has at most so many."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(partition, "_PART_FLOPS", 1.0)
-        patch.setattr(partition, "_MOST_PARTS", most_parts)
+        patch.setattr(partition, "_MAX_PARTS", most_parts)
         patch.setattr(processor, "PART_BYTES", 64)
         yield

@@ -18,7 +18,7 @@ from cpuconv.symbolic.sizes import memoised
 
 _MAX_PIXELS = 64  # outputs per tile: limits code size and compile time
 _MAX_FMAS = 640  # unrolled FMAs per tile
-MOST_COLUMNS = 16
+MAX_COLUMNS = 16
 _MAX_LOOPED_ROWS = 4  # higher tiles of the looped kind spill: the rows of a column are loaded together
 FEW_REGISTERS = 16
 ISSUE = 4  # instructions per cycle
@@ -172,7 +172,7 @@ def all_tiles(kernel: Kernel, isa: Isa, mix: int) -> tuple[tuple[Shape, ...], np
     """Tiles that fit, for any plane, those with all weights in registers first; and their rows, columns and cycles."""
     found: list[Shape] = []
     for held in (True, False) if mix == 1 else (False,):
-        for cols in range(1, min(MOST_COLUMNS, isa.registers) + 1):
+        for cols in range(1, min(MAX_COLUMNS, isa.registers) + 1):
             column = [Shape(rows, cols, held, 0, mix) for rows in range(1, _MAX_PIXELS // cols + 1)]
             found += itertools.takewhile(lambda shape: fits(kernel, isa, shape), column)  # no taller tile fits
     figures = [(shape.rows, shape.cols, cycles(kernel, isa, shape)) for shape in found]

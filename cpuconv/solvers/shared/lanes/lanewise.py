@@ -35,7 +35,7 @@ from cpuconv.solvers.shared import words
 from cpuconv.solvers.shared.base import check_tile
 from cpuconv.solvers.shared.blocked import layout
 from cpuconv.solvers.shared.lanes import lane_set
-from cpuconv.solvers.shared.lanes.lane_tiles import ISSUE, MOST_COLUMNS, Shape, all_tiles, cycles, kernel_of, window
+from cpuconv.solvers.shared.lanes.lane_tiles import ISSUE, MAX_COLUMNS, Shape, all_tiles, cycles, kernel_of, window
 from cpuconv.symbolic.sizes import is_symbolic, least, now
 
 _TILES_PER_WIDTH = 2  # candidates of equal width and kind
@@ -187,7 +187,7 @@ def bound(problem: ConvProblem, machine: Machine, groups: GroupWords | None = No
     """Lower bound of `cost`, in seconds: the fastest tile; for 32-bit groups, whose tiles hold no weights, the FMAs."""
     isa = machine.isa
     if groups:
-        met = _across(problem, problem.ow, True)[0] if problem.ow <= MOST_COLUMNS else 1.0
+        met = _across(problem, problem.ow, True)[0] if problem.ow <= MAX_COLUMNS else 1.0
         compute = min(1.0, met) * _products(problem, isa, Shape(1, 1, False, 0, groups.count, groups))
     else:
         compute = problem.n * divide(problem.k, sum_lanes(problem, isa)) * _ranked(problem, isa, problem.cg, None)[1]
