@@ -128,7 +128,7 @@ def measure_times(job: Job) -> dict[str, Any]:
 
 
 def measure_memory(job: Job) -> dict[str, Any]:
-    """Measure resident bytes: "imported", "made", after the "first" run, a "tenth" of them, and "all"; the "peak"."""
+    """Measure resident bytes after import, loading, the first run, a tenth of the runs and all runs, and the peak."""
     figures, run, _ = _loaded(job)
     memory = {"imported": figures["imported_bytes"], "made": resident(NOW)}
     network = job.network

@@ -27,7 +27,7 @@ from cpuconv.quantizing.graphs.preparing import Prepared
 from cpuconv.quantizing.observing import ready
 from cpuconv.quantizing.speed import race, seconds_by_name
 
-ASKED, SLOWER, ERROR, FEW = "asked for", "bytes are not faster", "error", "few values"
+ASKED, SLOWER, ERROR, FEW = "asked for", "int8 is not faster", "error", "few values"
 COMPARISON_SAMPLES = 16  # samples for comparing layers; the whole network is measured on all
 Whole = Callable[[Sequence[Quantizable]], float]  # error of the network in which these layers are int8
 VALUES = 1000  # minimum number of values of a layer's input: with fewer, unseen values exceed the range too often

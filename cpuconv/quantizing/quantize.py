@@ -72,7 +72,7 @@ def quantize(
     """Quantise a float32 network to int8 and write it as an ONNX file with QuantizeLinear and DequantizeLinear.
 
     Weights become int8 with one scale per output channel, and biases int32. Activations become int8 or uint8 with one
-    scale per tensor, calibrated on the samples; so do the operands and weights of attention.
+    scale per tensor, calibrated on the samples; so do queries, keys, values and attention weights.
 
     Parameters
     ----------

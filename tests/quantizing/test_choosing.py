@@ -94,7 +94,7 @@ def test_layers_that_bytes_do_not_make_faster_stay_floats(tmp_path, monkeypatch)
     monkeypatch.setattr(choosing, "race", lambda *_: Race(1.0, 0.9, Ratio(0.9, 0.8, 0.95)))
     made = quantized(model, tmp_path, refuse_slower=True)
     assert made.kept == (names[1], names[3])
-    assert {layer.why for layer in made.layers} == {"", "bytes are not faster"}
+    assert {layer.why for layer in made.layers} == {"", "int8 is not faster"}
     assert made.seconds is not None and made.seconds_before is not None
 
 

@@ -277,7 +277,7 @@ def test_refused() -> None:
         read_module(nn.Sequential(nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)).train(), (plane(),))
     with pytest.raises(SourceError, match="writes to"):
         read_module(Of(lambda x: x.add_(1) * 2), (plane(),))
-    with pytest.raises(SourceError, match="cannot be exported.*divides such modules"):
+    with pytest.raises(SourceError, match="cannot be exported.*splits such modules"):
         read_module(Of(lambda x: x * 2 if x.sum() > 0 else x), (plane(),))
     with pytest.raises(SourceError, match="adapter"):
         run(lambda x: torch.complex(x, x).abs(), plane())

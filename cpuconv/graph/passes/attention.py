@@ -169,6 +169,9 @@ def _quantised(maker: Maker, found: Found) -> bool:
         return False
     if "split" not in names and broadcast_shapes(shape, *(shape_of(graph, each) for each in masks)) != shape:
         return False
+    operands = [names[name] for name in "qkv"]
+    if "split" in names and not (operands := _split(maker, found, operands)):
+        return False
     read, stages = [_numbers(softmax, "x")], [_numbers(first, "y")]
     for node in reversed(between):  # DequantizeLinear, then QuantizeLinear
         known = scaled(graph, node, node.op)
@@ -185,10 +188,7 @@ def _quantised(maker: Maker, found: Found) -> bool:
     scales, points = map(list, zip(*numbers, strict=True))
     types = {"score_type": first["y"], "weight_type": softmax["y"], "y": last["y"]}
     made = {"scales": scales, "zero_points": points, **types, "perm": None}
-    operands = [names[name] for name in "qkv"]
     if "split" in names:
-        if not (operands := _split(maker, found, operands)):
-            return False
         maker.reshape(maker.node(_INTEGERS, *operands, *masks, part="split", **made), shape_of(graph, maker.output))
         return True
     maker.node(_INTEGERS, *operands, *masks, **made)

@@ -239,14 +239,16 @@ class Formula:
 
     def _rule(self, graph: Graph, node: Node) -> Rewrite | None:
         for found in self.pattern.matches(graph, node.outputs[0], Found()):
-            if not self.alone or is_alone(graph, node, found.nodes):
+            if not self.alone or is_alone(graph, node, found):
                 maker = Maker(graph, *(reversed(found.nodes) if self.alone else [node]), origin=node.origin)
                 return maker.done() if self.make(maker, found) else None
         return None
 
 
-def is_alone(graph: Graph, root: Node, nodes: Sequence[Node]) -> bool:
-    """Whether no other node reads a value of these nodes, except for the result of `root`."""
-    inside = {id(node) for node in nodes}
-    inner = [name for node in nodes if node is not root for name in node.outputs if name]
+def is_alone(graph: Graph, root: Node, found: Found) -> bool:
+    """Whether only nodes of the match, and none of its symbols, read its inner values: all but the result of `root`."""
+    inside = {id(node) for node in found.nodes}
+    inner = [name for node in found.nodes if node is not root for name in node.outputs if name]
+    if not {*inner}.isdisjoint(found.names.values()):
+        return False
     return all(not graph.is_output(name) and all(id(user) in inside for user in graph.users(name)) for name in inner)

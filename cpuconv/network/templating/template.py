@@ -37,7 +37,7 @@ from cpuconv.network.templating.sized_suffix import SizedSuffix
 from cpuconv.symbolic.filled import Number, filled, held
 from cpuconv.symbolic.sizes import Trace, tracing
 
-_OBJECT_BYTES = 1 << 15  # approximate size of what else an evaluated program holds, in bytes
+_OBJECT_BYTES = 1 << 15  # approximate size of an evaluated program's Python objects, in bytes
 
 
 class _Follower(Builder):

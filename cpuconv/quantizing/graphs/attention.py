@@ -1,7 +1,7 @@
-"""Attention as a layer that int8 may compute: softmax(q k · scale + masks) v of two products of activations.
+"""Attention as a quantisable layer: softmax(q k · scale + masks) v, two products of activations.
 
-Operands and weights of the values are quantised; scores and masks stay float32, as a mask of windows or of hidden keys
-spans a range that leaves no digits to the scores. Constant factors of operands and scores become part of the scale of
+Operands and attention weights (the result of Softmax) are quantised. Scores and masks stay float32, as a mask of
+windows or hidden keys spans a range that leaves too few quantisation steps for the scores. Constant factors of operands and scores become part of the scale of
 an operand.
 """
 
@@ -22,7 +22,7 @@ MatMul, Div, Reshape, Softmax = map(operator, ("MatMul", "Div", "Reshape", "Soft
 q, k, v, bias, mask, split, merged = map(Symbol, ("q", "k", "v", "bias", "mask", "split", "merged"))
 factor, divisor = Free("factor"), Free("divisor")
 
-_MAX_WEIGHTS = 1 << 27  # weights of values per sample: all of them are observed at once
+_MAX_WEIGHTS = 1 << 27  # maximum attention weights per sample; calibration holds them all in memory
 
 
 def _pattern() -> Pattern:
@@ -69,7 +69,7 @@ class QuantizableAttention(NamedTuple):
 
     @property
     def inner(self) -> tuple[str, ...]:
-        """Tensors within the layer that are int8 if the layer is: the weights of the values."""
+        """Tensors within the layer that are int8 if the layer is: the attention weights."""
         return self.nodes[-2].outputs
 
     @property
@@ -100,7 +100,7 @@ def _attention_of(graph: Graph, node: Node) -> QuantizableAttention | None:
     if node.op != "MatMul" or node.semantics is not None:
         return None
     for found in _ATTENTION.matches(graph, node.outputs[0], Found()):
-        if is_alone(graph, node, found.nodes):
+        if is_alone(graph, node, found):
             return _checked(graph, found)
     return None
 
@@ -120,6 +120,8 @@ def _checked(graph: Graph, found: Found) -> QuantizableAttention | None:
     scale = found.numbers.get("factor", 1.0) / (found.numbers.get("divisor", 1.0) or math.nan)
     if found.numbers:  # the product gives the scaled scores
         scaled, *between = between
+        if graph.value(scaled.outputs[0]).shape != graph.value(product.outputs[0]).shape:
+            return None
         product = replace(product, outputs=scaled.outputs)
     operands = [_without_positive_factor(graph, found.names[name]) for name in "qk"]
     names, factors = zip(*operands, (found.names["v"], 1.0), strict=True)

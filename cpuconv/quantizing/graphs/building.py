@@ -132,7 +132,7 @@ def quantized_attention(
     given : mapping of str to (str, Scale)
         Quantised tensor, and its scale, of each input.
     scales : mapping of str to Scale
-        Scale of the weights of the values, by name.
+        Scale of the attention weights, by name.
     """
     nodes, read = [], []
     for name, factor in zip(layer.inputs, layer.factors, strict=True):

@@ -39,7 +39,7 @@ class Unit:
 
     @property
     def data(self) -> int:
-        """Number of inputs that are no addend."""
+        """Number of data inputs, without the addend."""
         return len(self.inputs if self.layer is None else self.layer.inputs)
 
 

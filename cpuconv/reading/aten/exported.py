@@ -112,9 +112,9 @@ def _first_line(error: Exception) -> str:
 
 
 def _advice(error: Exception) -> str:
-    """The way for modules whose branches depend on elements, as a part of a sentence."""
+    """Suffix of the message for control flow that depends on elements: how to run such a module."""
     decided = "DataDependent" in type(error).__name__
-    return '; torch.compile(module, backend="cpuconv") divides such modules at these branches' if decided else ""
+    return '; torch.compile(module, backend="cpuconv") splits such modules into several graphs' if decided else ""
 
 
 def _is_written(kind: OutputKind) -> bool:
