@@ -29,7 +29,7 @@ try:
 except ImportError:  # before torch 2.9, which cannot save compiled functions
     _saving = None
 SerializableCallable: Any = getattr(_saving, "SerializableCallable", object)
-_eager_callable: Any = getattr(_saving, "GraphModuleSerializableCallable", operator.attrgetter("forward"))  # before torch 2.12
+_eager_callable: Any = getattr(_saving, "GraphModuleSerializableCallable", operator.attrgetter("forward"))  # till 2.11
 
 _KEPT = 4  # sets of parameters whose packed weights are kept, such as those of several instances of a class
 

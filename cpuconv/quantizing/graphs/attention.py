@@ -1,8 +1,8 @@
 """Attention as a quantisable layer: softmax(q k · scale + masks) v, two products of activations.
 
 Operands and attention weights (the result of Softmax) are quantised. Scores and masks stay float32, as a mask of
-windows or hidden keys spans a range that leaves too few quantisation steps for the scores. Constant factors of operands and scores become part of the scale of
-an operand.
+windows or hidden keys spans a range that leaves too few quantisation steps for the scores. Constant factors of operands
+and scores become part of the scale of an operand.
 """
 
 from __future__ import annotations
