@@ -67,6 +67,8 @@ class Types:
             named.insert(2, sums_of(*named[:2]))
         if len(named) != 4:
             raise ArgumentError(must("types", _FORM, repr(text)))
+        if named[1].parts > 1 or named[2].parts > 1:
+            raise ArgumentError(must("types", "weights and sums that are not in parts", repr(text)))
         return cls(*named)
 
 

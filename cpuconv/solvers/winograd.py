@@ -18,7 +18,7 @@ from cpuconv.elements import F16, F32
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
 from cpuconv.kernels.binding.steps import MicroRef, Operands, Space, Step
-from cpuconv.kernels.emit.product import BY_NAME
+from cpuconv.kernels.emit.product import BY_NAME, product_of
 from cpuconv.kernels.packing.packed_formats import RoundedToHalf
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.kernels.transforms.winograd import (
@@ -66,6 +66,8 @@ class Params:
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:
     """Require a transform for the kernel; bfloat16 is widened to float32, and float16 fills whole vectors."""
     types, block = problem.types, isa.block(F16)
+    if types.sum == F16 and (product_of(types, isa) is None or types.x != F16):
+        return f"no instruction sums {types} in {F16}"
     if types.sum == F16 and (types.y != F16 or problem.cg % block or problem.kg % block):
         return f"{problem.cg} and {problem.kg} channels of {types} do not fill vectors of {block} {F16}"
     why = None if types.sum == F16 else transformed.why_not_floats(types)

@@ -14,7 +14,7 @@ from cpuconv.kernels.binding.steps import Ref
 from cpuconv.kernels.binding.tensor_view import TensorView
 from cpuconv.kernels.elementwise.driver import elementwise_steps, loops
 from cpuconv.kernels.elementwise.expression import Expression, Operand, apply
-from cpuconv.kernels.elementwise.halves import serves
+from cpuconv.kernels.elementwise.halves import is_float16_safe
 
 A, B, C = map(Operand, range(3))
 SUM, GATE = apply("add", A, B), apply("sigmoid", A)
@@ -49,12 +49,12 @@ LEFT = (  # to float32
 
 @pytest.mark.parametrize("tree", SERVED, ids=str)
 def test_served(tree: Expression) -> None:
-    assert serves(tree) and serves(tree, exact=True) == SERVED[tree]
+    assert is_float16_safe(tree) and is_float16_safe(tree, exact=True) == SERVED[tree]
 
 
 @pytest.mark.parametrize("tree", LEFT, ids=str)
 def test_left_to_float32(tree: Expression) -> None:
-    assert not serves(tree)
+    assert not is_float16_safe(tree)
 
 
 @pytest.mark.skipif(not neon.computes_halves(), reason="this CPU does not compute in float16")

@@ -56,7 +56,16 @@ def test_one_name_is_all_types() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "f32:f32", "f64:f32:f32", "f32:f32:f32:f32:f32", "f32:f32:s32:f32", "u8:s8:f32:u8", "bf16:bf16:bf16:f32"],
+    [
+        "",
+        "f32:f32",
+        "f64:f32:f32",
+        "f32:f32:f32:f32:f32",
+        "f32:f32:s32:f32",
+        "u8:s8:f32:u8",
+        "bf16:bf16:bf16:f32",
+        "f32:bf16x2:f32",
+    ],
 )
 def test_what_are_no_types_is_refused(text: str) -> None:
     with pytest.raises(ArgumentError, match="^Argument 'types' must be "):

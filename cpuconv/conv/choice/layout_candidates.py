@@ -159,6 +159,8 @@ def _input_forms(channels: int, element: Element, blocks: tuple[str, ...], isa: 
 @functools.lru_cache(maxsize=4096)
 def _is_possible(known: ConvProblem, types: Types, blocks: tuple[str, ...], isa: Isa, last: bool) -> bool:
     """Whether a problem of these types may have the layouts and types of a record."""
+    if known.types.sum != types.sum or not types.sum.integer and known.types.w not in (known.types.x, F32):
+        return False
     first, second = _TensorForm(known.in_layout, known.types.x), _TensorForm(known.out_layout, known.types.y)
     return first in _input_forms(known.c, types.x, blocks, isa, last) and second in _output_forms(
         known.k, types.y, blocks, isa, last

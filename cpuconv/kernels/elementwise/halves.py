@@ -116,8 +116,8 @@ _SELECTING = ("max", "min", "neg", "abs")  # of float16 they are float16, and ro
 _ONCE = ("add", "sub", "mul", "div", "quotient", "prelu", "leaky_relu")  # float32 rounds them to the same float16
 _SCALING = ("mul", "leaky_relu")
 _BOUNDED = ("sigmoid", "hardsigmoid")  # at most 1
-_INNER = (*_SELECTING, *_BOUNDED, "add", "sub", "silu")  # as large as their operands
-_LEAST, _MOST = 2.0**-14, 65504.0  # normal numbers
+_INNER = (*_SELECTING, *_BOUNDED, "add", "sub", "silu")  # bounded by their operands, or sums of these
+_MIN_NORMAL, _MAX_FINITE = 2.0**-14, 65504.0
 
 HALF_EMITTERS: dict[str, Callable[..., Any]] = {
     **{name: EMITTERS[name] for name in (*_ONCE, "neg", "abs")},
@@ -130,11 +130,12 @@ HALF_EMITTERS: dict[str, Callable[..., Any]] = {
 """Emitters f(vector, values...) by name of a function."""
 
 
-def serves(tree: Expression, exact: bool = False) -> bool:
-    """Whether float16 arithmetic serves an expression of float16 operands.
+def is_float16_safe(tree: Expression, exact: bool = False) -> bool:
+    """Whether float16 arithmetic is accurate enough for an expression of float16 operands.
 
-    Intermediate results that may overflow, while the result does not, are left to float32. So are numbers that float16
-    represents inexactly. `exact`: the result must be that of float32, rounded.
+    Products and quotients that may overflow, while the result does not, are left to float32, and so are numbers that
+    float16 represents inexactly. Sums are not: they overflow above 65504, as in a float16 file that stores them.
+    `exact`: the result must be that of float32, rounded.
     """
     applied = [node for node in tree.nodes if isinstance(node, Apply)]
     if not applied or not all(node.function in HALF_EMITTERS for node in applied):
@@ -147,7 +148,7 @@ def serves(tree: Expression, exact: bool = False) -> bool:
     last = {*_last(tree)}
     inner = [node for node in applied if node not in last and node.function not in _INNER]
     within = all(node.function in _SCALING and any(map(_is_bounded, node.arguments)) for node in inner)
-    return within and all(each == 0 or _LEAST <= abs(each) <= _MOST for each in numbers)
+    return within and all(each == 0 or _MIN_NORMAL <= abs(each) <= _MAX_FINITE for each in numbers)
 
 
 def _last(tree: Expression) -> Iterable[Expression]:
@@ -167,7 +168,7 @@ def _is_bounded(tree: Expression) -> bool:
 
 def computes_in_halves(tree: Expression, elements: Iterable[Element], exact: bool) -> bool:
     """Whether a kernel on tensors of these elements computes an expression in float16."""
-    return {*elements} == {F16} and neon.computes_halves() and serves(tree, exact)
+    return {*elements} == {F16} and neon.computes_halves() and is_float16_safe(tree, exact)
 
 
 def _activated(vec: Half, epilogue: Epilogue, value: Any) -> Any:
@@ -176,14 +177,14 @@ def _activated(vec: Half, epilogue: Epilogue, value: Any) -> Any:
         return value
     name, *scalars = epilogue.activation
     tree = apply(name, Operand(0), *scalars)
-    if serves(tree):
+    if is_float16_safe(tree):
         return tree.emit(vec, {Operand(0): value})
     floats = Math(vec.builder, vec.lanes)
     floats.rounds_to_half = True
     return vec.builder.fptrunc(tree.emit(floats, {Operand(0): vec.builder.fpext(value, floats.type)}), vec.type)
 
 
-def store_ended(vec: Half, epilogue: Epilogue, value: Any, target: Any, residual: Any, valid: int = 0) -> None:
+def store_with_epilogue(vec: Half, epilogue: Epilogue, value: Any, target: Any, residual: Any, valid: int = 0) -> None:
     """Add the residual, `residual` bytes from the target, if there is one; compute the activation, and store.
 
     Lanes from `valid` on are stored as zero (0: none).

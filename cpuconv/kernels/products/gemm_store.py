@@ -8,7 +8,7 @@ from typing import Any
 from cpuconv.elements import F16, F32
 from cpuconv.isa.vector import I64, L2, Vector
 from cpuconv.kernels.elementwise.epilogue import store_first, store_vector
-from cpuconv.kernels.elementwise.halves import Half, store_ended
+from cpuconv.kernels.elementwise.halves import Half, store_with_epilogue
 from cpuconv.kernels.elementwise.requantize import RequantizeQuads
 from cpuconv.kernels.emit.product import BY_NAME
 from cpuconv.kernels.emit.transpose import first_lanes
@@ -87,7 +87,7 @@ def _store_halves(tile: GemmTile, vec: Vector, memory: Memory, sums: list[Any], 
             value = values[0]
             if tile.in_blocks:
                 value = builder.fptrunc(vec.shuffle(value, values[-1], range(halves.lanes)), halves.type)
-            store_ended(halves, tile.epilogue, value, place(first, *pixel), memory.residual, valid)
+            store_with_epilogue(halves, tile.epilogue, value, place(first, *pixel), memory.residual, valid)
     for j, pixel in itertools.product(range(tile.used, tile.used + tile.zeros), tile.pixels):
         store_vector(vec, tile.y, None, place(j, *pixel))
 

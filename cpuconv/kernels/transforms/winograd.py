@@ -12,7 +12,7 @@ from cpuconv.isa.table import current
 from cpuconv.isa.typed import load_as_float, split_to_bfloat16, store_narrow
 from cpuconv.isa.vector import I64, L2, Vector
 from cpuconv.kernels.elementwise.epilogue import Epilogue
-from cpuconv.kernels.elementwise.halves import Half, half_emitter, store_ended
+from cpuconv.kernels.elementwise.halves import Half, half_emitter, store_with_epilogue
 from cpuconv.kernels.emit.double import Double
 from cpuconv.kernels.emit.loop import loop
 from cpuconv.kernels.transforms.linear import Matrix, apply
@@ -225,7 +225,7 @@ def winograd_out(
         if j % step == 0:  # the tile to the right
             vec.prefetch(vec.offset(target, builder.mul(pixel, I64(len(tile.across)))), write=True)
         if isinstance(vec, Half):
-            store_ended(vec, tile.epilogue, vec.add(value, rows), target, residual)
+            store_with_epilogue(vec, tile.epilogue, vec.add(value, rows), target, residual)
         else:
             tile.epilogue.store(vec, value, rows, target, residual, valid=tile.valid, zeros=tile.zeros)
 

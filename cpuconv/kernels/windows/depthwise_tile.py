@@ -31,7 +31,7 @@ from cpuconv.isa.neon import load_operand
 from cpuconv.isa.table import current as current_isa
 from cpuconv.isa.typed import load_as_float
 from cpuconv.isa.vector import I64, Vector
-from cpuconv.kernels.elementwise.halves import Half, store_ended
+from cpuconv.kernels.elementwise.halves import Half, store_with_epilogue
 from cpuconv.kernels.emit.fold import repeat, repeat_once
 from cpuconv.kernels.emit.loop import loop
 from cpuconv.kernels.windows.edges import Columns, Sums, emit_edge_and_inner
@@ -204,7 +204,7 @@ def _store(tile: LaneTile, vec: Vector, memory: _Memory, row: int, col: int, val
     place = builder.add(builder.mul(memory.yline, I64(row)), I64((tile.ys or vec.size) * col))
     target = vec.offset(memory.y, place)
     if isinstance(vec, Half):
-        store_ended(vec, tile.epilogue, value, target, memory.residual)
+        store_with_epilogue(vec, tile.epilogue, value, target, memory.residual)
         return
     total = builder.fptosi(value, vec.int_type) if tile.sum.integer and not tile.words else value
     rows = {"bias": vec.constant(-0.0)} if _starts_from_bias(tile) else tile.epilogue.load(vec, memory.bias)

@@ -28,7 +28,7 @@ _NEUTRAL = {"sum": 0.0, "max": -math.inf, "min": math.inf}
 
 @dataclass(frozen=True)
 class StripTile:
-    """A strip: its outputs, and whether columns of their windows may be missing at either end.
+    """A strip: its outputs, and whether their windows may overlap padding at either end.
 
     It computes in float32, extremes of float16 in channel blocks in float16; a pixel of narrow elements may be several
     vectors. `dense`: lanes are outputs, not channels, and rows under a window are unrolled if there are `rows` of them.
@@ -48,7 +48,7 @@ class StripTile:
     rows: int = 0
 
     @property
-    def across(self) -> int:
+    def vector_lanes(self) -> int:
         """Lanes per vector."""
         return min(self.lanes, self.outputs) if self.dense else self.lanes
 
@@ -61,18 +61,19 @@ class StripTile:
     def columns(self) -> list[int]:
         """Columns under the windows; in dense planes, the first one of each vector, the last of which may overlap."""
         if self.dense:
-            return [min(at, self.wide - self.across) for at in range(0, self.wide, self.across)]
+            starts = range(0, self.input_columns, self.vector_lanes)
+            return [min(at, self.input_columns - self.vector_lanes) for at in starts]
         steps = range(0, self.taps * self.dilation, self.dilation)
         return sorted({output * self.stride + step for output in range(self.outputs) for step in steps})
 
     @property
-    def wide(self) -> int:
+    def input_columns(self) -> int:
         """Columns from the first to the last one under the windows."""
         return (self.outputs - 1) * self.stride + self.reach + 1
 
     def may_be_missing(self, column: int) -> bool:
         """Whether a column may be outside of the input; each window has at least one inside."""
-        return self.edged and not self.reach <= column < self.wide - self.reach
+        return self.edged and not self.reach <= column < self.input_columns - self.reach
 
 
 @MicroKernel
@@ -109,7 +110,7 @@ def pool_strip(
     outputs
         Number of outputs that exist (`dense` and `edged` only).
     """
-    vec, table = Vector(builder, tile.across), builder.inttoptr(rows, I64.as_pointer())
+    vec, table = Vector(builder, tile.vector_lanes), builder.inttoptr(rows, I64.as_pointer())
 
     def words(number: Any) -> tuple[Any, Any, Any]:
         """Address and number of the first rows under the windows of a row of outputs, and address of its factors."""
@@ -123,7 +124,7 @@ def pool_strip(
 
         def row(number: Any, _: list[Any]) -> list[Any]:
             source, seen, own = words(number)
-            values = _fold_dense(tile, vec, _full_or_partial(tile, vec, source, line, seen, load))
+            values = _fold_dense(tile, vec, _fold_window_rows(tile, vec, source, line, seen, load))
             _store_dense(tile, vec, values, vec.pointer(builder.add(y, builder.mul(number, y_line))), own, masks)
             return []
 
@@ -158,7 +159,7 @@ def _fold_rows(tile: StripTile, vec: Vector, x: Any, line: Any, rows: Any, load:
     return values
 
 
-def _full_or_partial(tile: StripTile, vec: Vector, x: Any, line: Any, rows: Any, load: Load) -> list[Any]:
+def _fold_window_rows(tile: StripTile, vec: Vector, x: Any, line: Any, rows: Any, load: Load) -> list[Any]:
     """`_fold_rows`, unrolled if all rows of the window are there."""
     if not tile.rows:
         return _fold_rows(tile, vec, x, line, rows, load)

@@ -34,9 +34,9 @@ OUTPUTS = (1, 2, 4, 7, 14)  # outputs of a strip, whose code is straight-line
 _DENSE_OUTPUTS = (4, 8, 16, 32)  # the same in dense planes: from half a vector to two, and perhaps more than a row has
 _FOLD, _DENSE = {"sum": 1}, 0.35  # instructions of a fold in dense planes, 3 if it keeps NaN; cycles of each (Zen 4)
 _UNROLLED = 8  # rows of a window that are unrolled in dense planes
-_WIDEST = 32  # columns of a window; those of wider ones would not stay in registers
-_ALWAYS = 4  # outputs of strips that are candidates whatever the number of registers
-_HELD = 5 / 8  # share of the registers for columns of a strip; others are for their operands
+_MAX_WINDOW_COLUMNS = 32  # columns of a window; those of wider ones would not stay in registers
+_MIN_CANDIDATE_OUTPUTS = 4  # outputs of strips that are candidates whatever the number of registers
+_COLUMN_REGISTERS = 5 / 8  # share of the registers for columns of a strip; others are for their operands
 _CALL = 6  # overhead of a strip, in vector operations
 
 
@@ -127,8 +127,8 @@ def strip_tiles(tile: StripTile, isa: Isa) -> list[StripTile]:
     vectors = (each for each in _DENSE_OUTPUTS if isa.lanes // 2 <= each <= 2 * isa.lanes)
     widths = tuple(vectors) if tile.dense else OUTPUTS
     found = [replace(tile, outputs=outputs, edged=edged) for outputs in widths for edged in (False, True)]
-    always = max(_ALWAYS, widths[0])
-    return [each for each in found if each.outputs <= always or len(each.columns) <= isa.registers * _HELD]
+    always = max(_MIN_CANDIDATE_OUTPUTS, widths[0])
+    return [each for each in found if each.outputs <= always or len(each.columns) <= isa.registers * _COLUMN_REGISTERS]
 
 
 def _fastest_strip(isa: Isa, width: int, pooling: Pooling, tile: StripTile) -> tuple[float, int]:
@@ -138,7 +138,7 @@ def _fastest_strip(isa: Isa, width: int, pooling: Pooling, tile: StripTile) -> t
         each = len(strip.columns) * pooling.kernel[0] + _CALL
         if strip.dense:
             fold = _FOLD.get(tile.fold, 3)
-            vectors = divide(strip.outputs, strip.across)
+            vectors = divide(strip.outputs, strip.vector_lanes)
             each = len(strip.columns) * pooling.kernel[0] * (2 + fold) + vectors * (tile.taps - 1) * (3 + fold) + 20
             return _DENSE * divide(width, strip.outputs) * each
         return divide(width, strip.outputs) * (each + strip.outputs * math.ceil(math.log2(tile.taps) + 1))
@@ -156,7 +156,7 @@ def _tile(isa: Isa, pooling: Pooling, element: Element, dense: bool) -> StripTil
 
 def pools_dense(pooling: Pooling, size: Sequence[int], outputs: Sequence[int]) -> bool:
     """Whether dense planes of `size` rows and columns can be pooled: each window has an input, and is not too wide."""
-    return _fits(pooling) and all(_sees_all(pooling, axis, outputs[axis], size[axis]) for axis in (0, 1))
+    return _fits(pooling) and all(_windows_overlap_input(pooling, axis, outputs[axis], size[axis]) for axis in (0, 1))
 
 
 def dense_operations(isa: Isa, pooling: Pooling, width: int) -> float:
@@ -166,10 +166,11 @@ def dense_operations(isa: Isa, pooling: Pooling, width: int) -> float:
 
 def _fits(pooling: Pooling) -> bool:
     """Whether a window is narrow enough for strips, and not wholly in the padding before the first column."""
-    return pooling.kernel[1] <= _WIDEST and pooling.near[1] <= (pooling.kernel[1] - 1) * pooling.dilations[1]
+    taps = pooling.kernel[1]
+    return taps <= _MAX_WINDOW_COLUMNS and pooling.near[1] <= (taps - 1) * pooling.dilations[1]
 
 
-def _sees_all(pooling: Pooling, axis: int, outputs: int, size: int) -> bool:
+def _windows_overlap_input(pooling: Pooling, axis: int, outputs: int, size: int) -> bool:
     """Whether the window of each output along an axis contains an input."""
     return all(pooling.taps(axis, output, size) for output in range(outputs))
 
@@ -197,8 +198,8 @@ def pool_step(isa: Isa, x: TensorView, y: TensorView, pooling: Pooling, parts: i
     """
     (h, w), (height, width) = image_shape(x.shape)[2:], image_shape(y.shape)[2:]
     taps, stride, dilation, near = pooling.kernel[1], pooling.strides[1], pooling.dilations[1], pooling.near[1]
-    bare = replace(pooling, factors=None)
-    if not _fits(pooling) or not applied(functools.partial(_sees_all, bare, 1), width, w):
+    without_factors = replace(pooling, factors=None)
+    if not _fits(pooling) or not applied(functools.partial(_windows_overlap_input, without_factors, 1), width, w):
         return None
     dense = x.block == 1
     tile = _tile(isa, pooling, x.element, dense)
@@ -214,9 +215,9 @@ def pool_step(isa: Isa, x: TensorView, y: TensorView, pooling: Pooling, parts: i
         raise ValueError("a strip is wider than the plane")
     strips = divide(width, outputs)
     starts = [] if is_symbolic(width) else [min(at * outputs, width - outputs) * stride - near for at in range(strips)]
-    inside = [start >= 0 and start + tile.wide <= w and outputs <= width for start in starts]
+    inside = [start >= 0 and start + tile.input_columns <= w and outputs <= width for start in starts]
     x_line = x.operand.strides.h
-    tables = functools.partial(_tables, bare)
+    tables = functools.partial(_tables, without_factors)
     factors = () if pooling.factors is None else (pooling.factors,)
     entries, distinct = items_of(applied(tables, h, height, x_line, *factors))
     args: Args = {**plane_args(x, y), "factors": distinct if factors else 0, "factor": factor_bytes(pooling.shifted)}

@@ -30,7 +30,7 @@ _ELEMENTS = {each.bytes: each for each in (U8, S16, F32)}
 
 @dataclass(frozen=True)
 class PickTile:
-    """Elements that are permuted at a time (1: each is copied alone), and bytes of an element."""
+    """`lanes`: elements per permuted vector (1: scalar copies); `bytes`: bytes per element."""
 
     lanes: int
     bytes: int
@@ -69,8 +69,8 @@ def pick_rows(
 
     def outputs(source: Any, targets: list[Any], at: Any, _: list[Any]) -> list[Any]:
         entry = vec.offset(table, builder.mul(at, I64(_entry(lanes).itemsize)))
-        far, first = (builder.load(builder.bitcast(vec.offset(entry, 8 * i), I64.as_pointer())) for i in range(2))
-        place, goals = vec.offset(source, far), [vec.offset(target, first) for target in targets]
+        offset, first = (builder.load(builder.bitcast(vec.offset(entry, 8 * i), I64.as_pointer())) for i in range(2))
+        place, targets = vec.offset(source, offset), [vec.offset(target, first) for target in targets]
         if lanes == 1:
             value = load_narrow(vec, element, place)
         elif element == F32:
@@ -81,8 +81,8 @@ def pick_rows(
             value = builder.trunc(
                 builder.bitcast(value, vec.int_type), ir.VectorType(ir.IntType(8 * tile.bytes), lanes)
             )
-        for goal in goals:
-            store_narrow(vec, element, value, goal)
+        for each in targets:
+            store_narrow(vec, element, value, each)
         return []
 
     repeat(vec, I64(0), count, [], row)
@@ -96,7 +96,7 @@ def _entry(lanes: int) -> np.dtype:
     return np.dtype([("x", np.int64), ("y", np.int64), ("places", np.uint8, (lanes if lanes > 1 else 0,))])
 
 
-def _firsts(count: int, lanes: int) -> np.ndarray:
+def _vector_starts(count: int, lanes: int) -> np.ndarray:
     """First output of each vector."""
     return np.minimum(np.arange(divide(count, lanes)) * lanes, count - lanes)
 
@@ -105,13 +105,13 @@ def _columns(lanes: int, element: int, size: int, inputs: np.ndarray) -> np.ndar
     """The entries for outputs that read these of `size` inputs; None if they need more than a vector."""
     if min(size, len(inputs)) < lanes:
         return None
-    read = inputs[_firsts(len(inputs), lanes)[:, None] + np.arange(lanes)]
+    read = inputs[_vector_starts(len(inputs), lanes)[:, None] + np.arange(lanes)]
     starts = np.minimum(read.min(1), size - lanes)
     places = read - starts[:, None]
     if places.max() >= lanes:
         return None
     table = np.zeros(len(starts), _entry(lanes))
-    table["x"], table["y"] = starts * element, _firsts(len(inputs), lanes) * element
+    table["x"], table["y"] = starts * element, _vector_starts(len(inputs), lanes) * element
     if lanes > 1:
         table["places"] = places
     return table

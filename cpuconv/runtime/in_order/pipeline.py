@@ -15,7 +15,7 @@ from typing import NamedTuple
 IN_ORDER = ("cortex-a35", "cortex-a53", "cortex-a55", "cortex-a510", "cortex-a520")
 ISSUED = 2  # instructions per cycle
 FLAGS = "flags"
-_TURNS = 30
+_ITERATIONS = 30
 _REGISTER = re.compile(r"\b(?:([vqdsbhxw])(\d+)|(sp))\b")
 _WIDE = re.compile(r"\bq\d+")
 _ELEMENT = re.compile(r"\{?\s*v\d+\.\w+\s*\}?\[")
@@ -63,7 +63,7 @@ class Instruction(NamedTuple):
     port: str  # "memory", "vector", "insertion" or "integer"
     cycles: int  # for which it occupies the port
     latency: int
-    alone: bool  # nothing else issues meanwhile
+    alone: bool  # whether it issues alone
     access: Access | None = None
     fixed: bool = False  # it stays in its place: a branch, a call, a relocation or an unknown instruction
 
@@ -87,6 +87,8 @@ def read(line: str) -> Instruction:
         results = (*results, *_registers(rest[rest.index("[", 1) :])[:1])
     several = rest.startswith("{") and rest.partition("}")[0].count("v") > 1
     fixed = name not in _KNOWN or ":" in rest or several or rest.startswith(("xzr", "wzr")) and count > 0
+    fixed |= "sp" in results  # places below it are free then, whatever register their address is in
+    fixed |= moves and "[" not in rest  # a literal, relative to the instruction
     wide = len(_WIDE.findall(rest.partition("[")[0])) if moves else 0
     if moves or name in ("prfm", "prfum"):
         latency = 1 if not name.startswith("ld") else 4 if wide else 3
@@ -117,13 +119,13 @@ def _access(name: str, rest: str) -> Access:
     return Access(stores, found[1], int(found[2] or "0", 0), size)
 
 
-def cycles(body: Sequence[Instruction], turns: int = _TURNS) -> float:
-    """Cycles per turn of a loop, in its steady state: of the second half of so many turns."""
+def cycles(body: Sequence[Instruction], iterations: int = _ITERATIONS) -> float:
+    """Cycles per iteration of a loop in its steady state, the second half of `iterations`."""
     ready: dict[str, int] = {}
     free = dict.fromkeys(("memory", "vector", "insertion", "integer"), 0)
     now = issued = blocked = 0
     ends = []
-    for _ in range(turns):
+    for _ in range(iterations):
         for each in body:
             at = max(now, blocked, free[each.port], *(ready.get(name, 0) for name in each.operands))
             if at > now:
@@ -137,5 +139,5 @@ def cycles(body: Sequence[Instruction], turns: int = _TURNS) -> float:
                 blocked = now + each.cycles
             ready.update(dict.fromkeys(each.results, now + each.latency))
         ends.append(now)
-    half = turns // 2
-    return (ends[-1] - ends[half - 1]) / (turns - half)
+    half = iterations // 2
+    return (ends[-1] - ends[half - 1]) / (iterations - half)

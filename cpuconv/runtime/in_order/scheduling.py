@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from cpuconv.runtime.in_order.pipeline import ISSUED, Access, Instruction, cycles
 
 _ROUNDS = 3  # schedules of a loop, each with the registers ready when the previous one leaves them
-_TURNS = 6  # of the loop that compares orders
+_ITERATIONS = 6  # iterations of a loop whose orders are compared
 _MAX_INSTRUCTIONS = 2000  # longer code stays as it is: time grows with the square of its loads and stores
 
 
@@ -23,13 +23,13 @@ def order_of(body: Sequence[Instruction], loops: bool) -> list[int]:
     found = list(range(len(body)))
     if len(body) > _MAX_INSTRUCTIONS:
         return found
-    best = cycles(body, _TURNS)
+    best = cycles(body, _ITERATIONS)
     followers = _followers(body)
-    for heights in _heights(body, followers, loops):
+    for heights in _critical_paths(body, followers, loops):
         ready: dict[str, int] = {}
         for _ in range(_ROUNDS if loops else 1):
-            order, left = _issued(body, followers, heights, ready)
-            if (taken := cycles([body[i] for i in order], _TURNS)) < best:
+            order, left = _list_schedule(body, followers, heights, ready)
+            if (taken := cycles([body[i] for i in order], _ITERATIONS)) < best:
                 best, found = taken, order
             if left == ready:
                 break
@@ -77,10 +77,10 @@ def _overlap(one: Access, other: Access) -> bool:
     return one.offset < other.offset + other.bytes and other.offset < one.offset + one.bytes
 
 
-def _heights(body: Sequence[Instruction], followers: Followers, loops: bool) -> list[list[int]]:
-    """Longest paths from each instruction to the end, in cycles: of one turn and, of a loop, of two turns.
+def _critical_paths(body: Sequence[Instruction], followers: Followers, loops: bool) -> list[list[int]]:
+    """Longest paths from each instruction to the end, in cycles: of one iteration and, of a loop, of two.
 
-    What the next turn waits for may issue that much earlier than its use as a turn takes at least.
+    What the next iteration waits for may issue earlier than its use by the time of an iteration.
     """
     found = [_paths(body, followers, 0)]
     if loops:
@@ -93,7 +93,7 @@ def _heights(body: Sequence[Instruction], followers: Followers, loops: bool) -> 
 
 
 def _paths(body: Sequence[Instruction], followers: Followers, turn: int) -> list[int]:
-    """Longest paths of one turn, or of two that begin `turn` cycles apart."""
+    """Longest paths of one iteration, or of two that begin `turn` cycles apart."""
     heights = [0] * len(body)
     half = len(body) // 2
     for i in reversed(range(len(body))):
@@ -102,7 +102,7 @@ def _paths(body: Sequence[Instruction], followers: Followers, turn: int) -> list
     return heights
 
 
-def _issued(
+def _list_schedule(
     body: Sequence[Instruction], followers: Followers, heights: Sequence[int], ready: dict[str, int]
 ) -> tuple[list[int], dict[str, int]]:
     """Issue all instructions; return their order, and when registers are ready after the last cycle.
