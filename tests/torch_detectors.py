@@ -2,7 +2,8 @@
 
 Their choice of boxes is not continuous: with other rounding errors, boxes of nearly equal scores change places, and two
 boxes that overlap by nearly the threshold may both stay. So eager execution continues at the end of each stage with the
-compiled model's results, once they were compared: then both choose among the same boxes.
+compiled model's results, once they were compared: then both choose among the same boxes. The resized image is such a
+result, too: eager execution computes the coordinates of its pixels in float32, with errors that a network may enlarge.
 
 Weights are random; those of layers that compute scores, boxes, masks or key points are scaled so that their results
 differ, as after training. Otherwise few boxes would have scores over a threshold.
@@ -17,8 +18,9 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
-_STAGES = ("backbone", "head", "rpn.head", "roi_heads.box_predictor", "roi_heads.mask_predictor",
+_STAGES = ("transform", "backbone", "head", "rpn.head", "roi_heads.box_predictor", "roi_heads.mask_predictor",
            "roi_heads.keypoint_predictor")  # fmt: skip
 
 _SPREADS = {
@@ -80,6 +82,11 @@ def _spread(deviation: float) -> Callable[..., Any]:
     return scale
 
 
+def _comparable(result: Any) -> Any:
+    """The result of a stage, with tensors in place of lists of images."""
+    return pytree.tree_map(lambda leaf: getattr(leaf, "tensors", leaf), result)
+
+
 def stages(model: nn.Module) -> list[nn.Module]:
     """The stages of a detection model; none for another model."""
     if not type(model).__module__.startswith("torchvision.models.detection"):
@@ -104,7 +111,7 @@ def continued(model: nn.Module, found: list[Any], error_of: Callable[[Any, Any],
 
     def compare(_layer: Any, _args: Any, result: Any) -> Any:
         other = found[len(errors)]
-        errors.append(error_of(other, result))
+        errors.append(error_of(_comparable(other), _comparable(result)))
         return other
 
     handles = [each.register_forward_hook(compare) for each in stages(model)]

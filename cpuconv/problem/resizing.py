@@ -50,7 +50,7 @@ def resized_axes(
     if scales is not None and scales.size:
         factors = [float(scale) for scale in scales]
         _check_count(factors, axes, "scales")
-        outputs = [_scaled(length, scale) for length, scale in zip(lengths, factors, strict=True)]
+        outputs = [_scaled(length, scale) for length, scale in zip(lengths, scales, strict=True)]
     elif sizes is None:
         raise ValueError("there are neither scales nor sizes")
     else:
@@ -77,11 +77,11 @@ def _check_count(stated: Sequence[object], axes: Sequence[int], name: str) -> No
         raise ValueError(f"there are {len(stated)} {name} for {len(axes)} axes")
 
 
-def _scaled(length: int, scale: float) -> int:
-    """Multiply a length by a scale in float32."""
-    if scale.is_integer() and 0 <= length * scale <= _EXACT:
+def _scaled(length: int, scale: np.floating[Any]) -> int:
+    """Multiply a length by a scale in the type of the scale: float32 in ONNX, float64 in PyTorch."""
+    if scale.is_integer() and 0 <= length * float(scale) <= _EXACT:
         return length * int(scale)
-    return int(np.float32(length) * np.float32(scale))
+    return int(type(scale)(length) * scale)
 
 
 def _align_corners(at: np.ndarray, one: Axis) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -9,6 +10,9 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
+from cpuconv.network.interpret import interpret  # noqa: E402
+from cpuconv.network.sizes.specialise import specialise  # noqa: E402
+from cpuconv.reading.aten.exported import read_module  # noqa: E402
 from support.graph.aten import Of, plane, run  # noqa: E402
 
 
@@ -103,6 +107,14 @@ def test_layers(name: str) -> None:
         if value.dtype == torch.float32:
             value.copy_(torch.rand_like(value) + 0.5 if "var" in name or "norm" in name else torch.randn_like(value))
     run(module, torch.randn(sizes))
+
+
+def test_factors() -> None:
+    """Interpolation by a factor: sizes and coordinates as in float64, where float32 would give 909 elements."""
+    module, x = Of(lambda x: F.interpolate(x, scale_factor=1.3, mode="linear")), torch.randn(1, 1, 700)
+    graph = read_module(module, (x,))
+    (found,) = interpret(specialise(graph, {graph.inputs[0]: x.shape}), {graph.inputs[0]: x.numpy()}).values()
+    np.testing.assert_allclose(found, module(x.double()), atol=2e-6)
 
 
 def test_vision() -> None:

@@ -271,7 +271,7 @@ def _upsample(mode: str, exact: bool = False, **attributes: Any) -> Callable[...
         rounding = {"nearest_mode": "round_prefer_ceil" if exact else "floor"} if mode == "nearest" else {}
         stated = {"mode": mode, "coordinate_transformation_mode": transform, **rounding, **attributes}
         if factors:
-            return b.add("Resize", x, None, b.array(np.array([1, 1, *factors], np.float32)), **stated)
+            return b.add("Resize", x, None, b.array(np.array([1, 1, *factors], np.float64)), **stated)
         ends = b.add("Slice", b.add("Shape", x), b.integers(0), b.integers(2))
         sizes = b.integers(*sizes) if all(type(size) is int for size in sizes) else b.sizes(sizes)
         return b.add("Resize", x, None, None, b.add("Concat", ends, sizes, axis=0), **stated)
