@@ -179,7 +179,7 @@ def times_table(data: Mapping[str, Any]) -> str:
 
 def memory_table(data: Mapping[str, Any]) -> str:
     """Table with a row per network, number of threads and engine: memory in MB (1e6 bytes), ratio to ONNX Runtime's."""
-    parts = ("imported", "made", "first", "tenth", "all", "peak")
+    parts = ("imported", "made", "first", "10%", "40%", "all", "peak")
     rows = []
     for line in data["lines"]:
         found = {key: each["memory"] for key, each in line["engines"].items() if "memory" in each}

@@ -128,15 +128,16 @@ def measure_times(job: Job) -> dict[str, Any]:
 
 
 def measure_memory(job: Job) -> dict[str, Any]:
-    """Measure resident bytes after import, loading, the first run, a tenth of the runs and all runs, and the peak."""
+    """Measure resident bytes after import, loading, the first run, 10%, 40% and all of the runs, and the peak."""
     figures, run, _ = _loaded(job)
     memory = {"imported": figures["imported_bytes"], "made": resident(NOW)}
     network = job.network
     for number, shape in enumerate(network.batches(job.runs, job.largest_batch)):
         run({network.port: network.array(shape, number)})
         memory.setdefault("first", resident(NOW))
-        if number <= job.runs // 10:
-            memory["tenth"] = resident(NOW)
+        for percent in (10, 40):
+            if 100 * number <= percent * job.runs:
+                memory[f"{percent}%"] = resident(NOW)
     return {**figures, "memory": {**memory, "all": resident(NOW), "peak": resident(PEAK)}}
 
 

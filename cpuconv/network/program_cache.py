@@ -13,8 +13,8 @@ from cpuconv.conv.caches.lru_cache import LruCache, default_limit
 from cpuconv.network.program_builder import Key, ProgramBuilder, ShapeProgram
 from cpuconv.network.saved.program import SavedProgram, Shapes, form_digest, packing_of
 
-_MIN_SHARE = 4  # programs keep at least 1 / 4 of the limit, as arenas of concurrent runs cannot be evicted
-_MAX_BYTES = 1 << 28  # maximum size of cached programs, in bytes, without packed weights; less on small machines
+_MIN_SHARE = 2  # programs keep at least 1 / 2 of the limit, as arenas of concurrent runs cannot be evicted
+_MAX_BYTES = 1 << 27  # maximum size of cached programs, in bytes, without packed weights; less on small machines
 
 _Recorded = tuple[Callable[[], ShapeProgram | None], int, int]  # program, contexts, changes of arenas at `remember`
 _NOTHING: _Recorded = (lambda: None, 0, 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +11,8 @@ import numpy as np
 from cpuconv.kernels.binding.bound_step import bind
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.runtime.code.cache import Code
+
+Changes = tuple[np.ndarray, np.ndarray]  # words that differ from those of another program: indices and values
 
 
 class Words(NamedTuple):
@@ -71,6 +73,20 @@ class Words(NamedTuple):
             [part.kept for part in parts],
             np.concatenate([part.entries for part in parts]),
         )
+
+    @property
+    def structure(self) -> Hashable:
+        """Kernels and places of addresses: what programs of different sizes may share."""
+        addresses = [(base, places.tobytes()) for base, places in self.relocations.items()]
+        return self.starts.tobytes(), *map(id, self.codes), *addresses
+
+    def changed(self, calls: Sequence[Words]) -> tuple[Words, Changes]:
+        """The concatenation of calls of this structure: what they share with this program, and the other words."""
+        words = np.concatenate([each.words for each in calls])
+        parts = [count for each in calls for count in each.parts]
+        places = np.flatnonzero(words != self.words)
+        shared = self._replace(parts=self.parts if parts == self.parts else parts, kept=[each.kept for each in calls])
+        return shared, (places.astype(np.int32), words[places])
 
     def renamed(self, names: Mapping[str, str]) -> Words:
         """Rename bases."""

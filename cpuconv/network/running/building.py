@@ -33,7 +33,7 @@ from cpuconv.network.running.context_pool import ContextPool
 from cpuconv.network.running.executable import CompiledNode, Executable
 from cpuconv.network.running.execution_context import Host, Segment
 from cpuconv.network.running.packed import Packed
-from cpuconv.network.running.recording import Recording
+from cpuconv.network.running.recording import Recording, context_bytes
 from cpuconv.network.running.schedule import Touched, concurrent_groups, scheduled
 from cpuconv.network.selection.element_types import types_of
 from cpuconv.network.selection.layout import NetworkPlan, NodePlan
@@ -125,7 +125,7 @@ class Builder:
             raw_bytes=self.raw_bytes,
             workspace_bytes=self.workspace_bytes,
             own_bytes=self._constants.own_bytes + arrays + words + _OPERATION_BYTES * len(self.operations),
-            contexts=ContextPool(words, self._target.idle_bytes),
+            contexts=ContextPool(context_bytes(segments), self._target.idle_bytes),
             arenas=arenas,
         )
 
@@ -219,7 +219,7 @@ class Builder:
         return place
 
     @property
-    def constants(self) -> Mapping[str, np.ndarray]:
+    def constants(self) -> dict[str, np.ndarray]:
         """The constants, as in `Executable`."""
         return self._constants.arrays
 

@@ -18,7 +18,7 @@ import numpy as np
 from cpuconv import runtime
 from cpuconv.graph.stopping import Stop, check
 from cpuconv.kernels.binding.steps import Step
-from cpuconv.kernels.binding.words import Words, entries_of
+from cpuconv.kernels.binding.words import Changes, Words, entries_of
 from cpuconv.kernels.calls.parallel_group import Rows, grouped
 from cpuconv.kernels.calls.timed import Stopwatch
 from cpuconv.problem.arrays import address
@@ -45,11 +45,20 @@ class Recording:
         Numbers of consecutive rows that run concurrently.
     slices : Sequence[slice]
         Rows that run without a check whether to end the run; empty: all rows.
+    changes : tuple of numpy.ndarray or None
+        Places and values of words other than those of `words.words`, which is then shared with other programs.
     """
 
-    def __init__(self, words: Words, threads: int, groups: Sequence[int], slices: Sequence[slice] = ()) -> None:
-        self.words, self.threads, self.slices = words, threads, slices
-        self.groups = [1] * len(words.codes) if threads == 1 else groups
+    def __init__(
+        self,
+        words: Words,
+        threads: int,
+        groups: Sequence[int],
+        slices: Sequence[slice] = (),
+        changes: Changes | None = None,
+    ) -> None:
+        self.words, self.threads, self.slices, self.changes = words, threads, slices, changes
+        self.groups = [1] * len(words.codes) if threads == 1 and max(groups, default=1) > 1 else groups
 
     @classmethod
     def of(
@@ -80,8 +89,13 @@ class Recording:
 
     @property
     def nbytes(self) -> int:
-        """Size of its argument blocks, in bytes."""
-        return self.words.words.nbytes
+        """Size of the arrays of its argument blocks that no other program reads, in bytes."""
+        return sum(array.nbytes for array in self.changes) if self.changes is not None else self.bound_bytes
+
+    @property
+    def bound_bytes(self) -> int:
+        """Size of the argument blocks and the table of a context, in bytes."""
+        return self.words.words.nbytes + 24 * len(self.words.codes)
 
     def bind(
         self, addresses: Mapping[str, int], moving: Mapping[str, int] | None = None, watch: Stopwatch | None = None
@@ -111,19 +125,21 @@ class BoundRecording:
     ) -> None:
         words, starts, relocations, codes, parts, held, entries = recording.words
         self._words = words.copy()
+        if recording.changes is not None:
+            places, values = recording.changes
+            self._words[places] = values
         kept: list[Any] = [held, self._words]  # objects whose addresses are in the rows
         known = {**bases, **moving}
-        for base, start in known.items():
-            if base in relocations:
-                self._words[relocations[base]] += start
-        places = [relocations[base] for base in moving if base in relocations]
-        self._moving = np.concatenate([np.zeros(0, np.int64), *places])
-        self._cells = memoryview(self._words)  # writes a word in a tenth of NumPy's time
         self._late = {
-            base: list(zip(places.tolist(), words[places].tolist(), strict=True))
+            base: list(zip(places.tolist(), self._words[places].tolist(), strict=True))
             for base, places in relocations.items()
             if base not in known
         }
+        for base, start in known.items():
+            if base in relocations:
+                self._words[relocations[base]] += start
+        self._moving = [relocations[base] for base in moving if base in relocations]
+        self._cells = memoryview(self._words)  # writes a word in a tenth of NumPy's time
         if watch is not None or max(recording.groups, default=1) > 1:
             blocks = [self._words[start:end] for start, end in pairwise(starts.tolist())]
             rows = list(zip(codes, blocks, parts, strict=True))
@@ -139,7 +155,8 @@ class BoundRecording:
 
     def move(self, distance: int) -> None:
         """Add a distance in bytes to all addresses of moving bases."""
-        self._words[self._moving] += distance
+        for places in self._moving:
+            self._words[places] += distance
 
     def point(self, base: str, start: int) -> None:
         """Set the address of a base that was left open when the recording was bound, for the next runs."""
@@ -163,6 +180,11 @@ class BoundRecording:
                 part.run()
         elif self._program is not None:
             self._program.run()
+
+
+def context_bytes(segments: Sequence[object]) -> int:
+    """Size of the argument blocks and the tables of a context of segments, in bytes."""
+    return sum(each.bound_bytes for each in segments if isinstance(each, Recording))
 
 
 def rows_of(rows: Rows, kept: list[Any]) -> tuple[np.ndarray, list[int], list[int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import ChainMap
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -29,7 +30,7 @@ from cpuconv.network.running.context_pool import ContextPool
 from cpuconv.network.running.executable import Executable
 from cpuconv.network.running.execution_context import Host, Segment
 from cpuconv.network.running.packed import Packed
-from cpuconv.network.running.recording import Recording, compiled, slices
+from cpuconv.network.running.recording import Recording, compiled, context_bytes, slices
 from cpuconv.network.selection.layout import NetworkPlan
 from cpuconv.network.templating.followed import Followed
 from cpuconv.network.templating.per_size_node import PerSizeNode, filled_place
@@ -37,7 +38,8 @@ from cpuconv.network.templating.sized_suffix import SizedSuffix
 from cpuconv.symbolic.filled import Number, filled, held
 from cpuconv.symbolic.sizes import Trace, tracing
 
-_OBJECT_BYTES = 1 << 15  # approximate size of an evaluated program's Python objects, in bytes
+_OBJECT_BYTES = 1 << 13  # approximate size of an evaluated program's Python objects, in bytes
+_MAX_STRUCTURES = 8  # sequences of kernel calls whose words are shared; nodes lowered for each size make others
 
 
 class _Follower(Builder):
@@ -73,6 +75,7 @@ class _Chunk:
 
     def __init__(self, steps: Sequence[Any]) -> None:
         self._per_size = steps[0] if isinstance(steps[0], PerSizeNode) else None
+        self.is_per_size = self._per_size is not None
         self._table = None if self._per_size else WordTable(steps)
         self.sizes = self._table.sizes if self._table else steps[0].sizes
 
@@ -159,18 +162,18 @@ class ProgramTemplate:
         check_bytes(arena + outputs, f"{self._name}: a run")
         inputs, ends = ({name: _valued(value, left) for name, value in end.items()} for end in self._ends)
         segments: list[Segment] = []
-        constants = dict(self._constants)
+        own: dict[str, np.ndarray] = {}  # constants of these sizes alone
         for part in self._parts:
             if isinstance(part, Host):
                 segments.append(_filled_host(part, lambda size: next(left)))
                 continue
-            recording, own, needed = part.recording(left, len(segments), self._target.threads, self._packed)
-            constants |= own
+            recording, constants, needed = part.recording(left, len(segments), self._target.threads, self._packed)
+            own |= constants
             workspace = max(workspace, needed)
             segments.append(recording)
         constant_outputs = filled((*self._constant_outputs.values(),), lambda size: next(left))
         words = sum(segment.nbytes for segment in segments if isinstance(segment, Recording))
-        own_bytes = sum(array.nbytes for name, array in constants.items() if name not in self._constants)
+        own_bytes = sum(array.nbytes for array in own.values())
         return Executable(
             target=self._target,
             inputs=inputs,
@@ -179,12 +182,12 @@ class ProgramTemplate:
             groups=[],
             segments=segments,
             memory=Memory({}, arena, unshared),
-            constants=constants,
+            constants=ChainMap(own, self._constants),
             constant_outputs=dict(zip(self._constant_outputs, constant_outputs, strict=True)),
             raw_bytes=self._raw_bytes,
             workspace_bytes=workspace,
             own_bytes=words + own_bytes + _OBJECT_BYTES,
-            contexts=ContextPool(words, self._target.idle_bytes),
+            contexts=ContextPool(context_bytes(segments), self._target.idle_bytes),
             arenas=self._arenas,
         )
 
@@ -200,6 +203,7 @@ class _Part:
         self._chunks = compiled(steps, lambda: [_Chunk(group) for group in groups])
         self._groups, self._slices = calls.groups, slices(calls.seconds)
         self._has_per_size_nodes = bool(ends)
+        self._shared: dict[Any, tuple[Words, Sequence[int]]] = {}  # words and groups of the first size, by structure
 
     @property
     def sizes(self) -> list[Any]:
@@ -218,10 +222,23 @@ class _Part:
             made.append(words)
             constants |= own
             workspace = max(workspace, needed)
-        words = Words.joined(made)
-        known = not self._has_per_size_nodes  # whether the number of calls is known
-        groups = self._groups if known else [1] * len(words.codes)
-        return Recording(words, threads, groups, self._slices if known else []), constants, workspace
+        first, groups = self._first(made)
+        words, changes = first.changed(made)
+        known = [] if self._has_per_size_nodes else self._slices  # whether the number of calls is known
+        return Recording(words, threads, groups, known, changes), constants, workspace
+
+    def _first(self, calls: Sequence[Words]) -> tuple[Words, Sequence[int]]:
+        """The words and groups of the first size whose calls had this structure."""
+        chunks = zip(self._chunks, calls, strict=True)
+        structure = tuple(words.structure for chunk, words in chunks if chunk.is_per_size)
+        found = self._shared.get(structure)
+        if found is None:
+            if len(self._shared) == _MAX_STRUCTURES:
+                self._shared.clear()
+            words = Words.joined(calls)._replace(kept=[])
+            groups = [1] * len(words.codes) if self._has_per_size_nodes else self._groups
+            found = self._shared[structure] = words, groups
+        return found
 
 
 def _sizes(part: _Part | Host) -> list[Any]:

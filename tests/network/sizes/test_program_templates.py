@@ -16,6 +16,7 @@ from cpuconv.graph.ir import Value
 from cpuconv.kernels.axis.axis_emitter import LINE_REGISTERS
 from cpuconv.kernels.axis.lines import _serving
 from cpuconv.network.running import building
+from cpuconv.network.running.recording import Recording
 from cpuconv.network.selection.layout import lay_out
 from cpuconv.network.templating import classes, per_size_node
 from cpuconv.network.templating.classes import WORTH_SPLITTING, class_of, finer, loss, representative
@@ -120,13 +121,20 @@ def test_branches_that_small_sizes_do_not_share_run_side_by_side():
         close(found, fixed.run(feed)["y"], 1e-5)
 
 
-def test_programs_of_templates_are_small(model):
+def test_programs_of_templates_are_small_and_share_words(model):
+    """A program has its own values of sizes and the argument blocks of its contexts; the rest is its template's."""
     made = cpuconv.compile(model, threads=1, strategy="heuristic")
-    for high in range(130, 190):
-        made.run(_feed(1, 3, high, 140))
-    programs = programs_of(made)
-    held = [program.nbytes for _, program in programs._cache.items()]
-    assert len(held) == 60 and sorted(held)[len(held) // 2] < 60 << 10
+    feeds = [_feed(1, 3, high, 140) for high in range(130, 190)]
+    results = [made.run(feed) for feed in feeds]
+    programs = [program for _, program in programs_of(made)._cache.items()]
+    assert len(programs) == 60 and sorted(each.nbytes for each in programs)[30] < 24 << 10
+    recordings = [part for each in programs for part in each.executable.segments if isinstance(part, Recording)]
+    assert len({id(each.words.words) for each in recordings}) <= len(programs_of(made).builder._templates)
+    assert max(each.nbytes for each in recordings) < max(each.bound_bytes for each in recordings) / 2
+    for each in programs:
+        each.executable.release()  # the next run binds the shared words again
+    for feed, before in zip(feeds[::20], results[::20], strict=True):
+        assert all(np.array_equal(array, before[name]) for name, array in made.run(feed).items())
 
 
 def test_reports_know_programs_of_templates(model):
