@@ -14,7 +14,6 @@ from support.running.processes import python
 
 OLDER = {
     "0843221d9ce186b7": "AMD EPYC (Zen 4) without AVX-512, measured on 2026-11-27",
-    "0c8a6f49848acfbf": "AMD EPYC (Zen 4) with AVX-512, measured on 2026-11-28",
     "581280111faea460": "Intel Xeon with AMX, measured on 2026-11-25",
 }
 """Tables that were measured with older kernels and wait for a machine of their kind; any other one must be current."""
