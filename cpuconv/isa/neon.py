@@ -1,4 +1,4 @@
-"""NEON instructions for which LLVM has no operation of its own, and loads as in-order cores prefer them."""
+"""NEON instructions for which LLVM has no operation of its own, and 8-byte loads for in-order cores."""
 
 from __future__ import annotations
 
@@ -62,11 +62,13 @@ class ElementConstants(Vector):
         distinct = sorted({abs(value) for value in values} - {0.0, 1.0})
         self._elements: dict[float, tuple[Any, int]] = {}
         for first in range(0, len(distinct), lanes):
-            some = distinct[first : first + lanes]
-            held = ir.Constant(self.type, [single(value) for value in [*some, *some[:1] * (lanes - len(some))]])
+            group = distinct[first : first + lanes]
+            constants = ir.Constant(self.type, [single(value) for value in [*group, *group[:1] * (lanes - len(group))]])
             kind = ir.FunctionType(self.type, [self.type])
-            vector = builder.asm(kind, "", "=w,0", [held], side_effect=False)  # hidden: else each is made by itself
-            self._elements |= {value: (vector, element) for element, value in enumerate(some)}
+            vector = builder.asm(
+                kind, "", "=w,0", [constants], side_effect=False
+            )  # opaque to LLVM, which would materialise each
+            self._elements |= {value: (vector, element) for element, value in enumerate(group)}
 
     def constant(self, value: float) -> Any:
         """Every lane = value."""

@@ -1,4 +1,4 @@
-"""Offers and calls of kernels over planes, and along rows of plain tensors."""
+"""Supported layouts and kernel calls for channel planes, and for rows of plain tensors."""
 
 from __future__ import annotations
 

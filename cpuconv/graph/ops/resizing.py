@@ -66,7 +66,7 @@ _OPERATIONS = {"nearest": 1, "linear": 10}  # per output: arithmetic and loads
 
 def _axis_sources(node: Node, one: Axis | None, size: int, taps: int) -> Sources | None:
     """Inputs of an axis of the plane, `taps` per output; None if there are more."""
-    if one is None:  # unchanged axis: a copy, or twice the half, which is exact
+    if one is None:  # unchanged axis: a copy, or 0.5·x + 0.5·x, which is exact
         return np.arange(size)[:, None].repeat(taps, 1), np.full((size, taps), 1 / taps)
     inputs, weights, _ = sources(node.attributes, one)
     return (inputs, np.ones(inputs.shape) if weights is None else weights) if inputs.shape[1] == taps else None

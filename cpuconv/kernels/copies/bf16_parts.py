@@ -26,7 +26,8 @@ class PartsTile:
     "y_image y_block"
 )
 def move_parts(tile, worker, before, part, parts, args):
-    """Parts of y = x with zeros around: y is [image][block][height][width][part][2 * lanes]; or with `joins` x = y.
+    """Split x into bfloat16 parts in y, zero-padded: [image][block][height][width][part][2 * lanes]; `joins`: sum the
+    parts of y to x.
 
     Units are rows of y, of a block of channels. Vectors of x are `x_cb` bytes apart. `inside`: columns of x in y.
     """

@@ -191,7 +191,7 @@ def _tables(
 
 
 def pool_step(isa: Isa, x: TensorView, y: TensorView, pooling: Pooling, parts: int) -> Step | None:
-    """The call that pools `x` to `y`, both in channel blocks or both dense.
+    """Make the call that pools `x` to `y`, both in channel blocks or both dense.
 
     None where a window is too wide for strips, or has no column inside the input; dense planes must be those of
     `pools_dense`.

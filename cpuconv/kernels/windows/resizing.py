@@ -162,10 +162,10 @@ def resize_step(
     parts: int,
     added: float | None = None,
 ) -> Step:
-    """The call that resizes `x` to `y`, by `sources` of rows and of columns, 1 or 2 `taps` each.
+    """Make the call that resizes `x` to `y`, by `sources` of rows and of columns, 1 or 2 `taps` each.
 
     Both are in channel blocks, or, with one tap, dense. For 8-bit elements and 2 taps, `added` is added and the sum
-    rounded to the nearest; otherwise fractions are cut off.
+    rounded to the nearest; otherwise they are truncated.
     """
     args: Args = {**plane_args(x, y)}
     if x.block == 1:

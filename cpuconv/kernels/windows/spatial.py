@@ -188,7 +188,7 @@ def _windows_step(
 
 
 def windows_step(isa: Isa, x: TensorView, y: TensorView, pooling: Pooling, parts: int) -> Step:
-    """The call that pools `x`, in channel blocks, to `y`, with windows of any size."""
+    """Make the call that pools `x`, in channel blocks, to `y`, with windows of any size."""
     tables = []
     for axis in (0, 1):
         seen = [pooling.taps(axis, output, x.physical[2 + axis]) for output in range(y.physical[2 + axis])]
@@ -211,7 +211,7 @@ def _factor(number: float) -> np.ndarray:
 
 
 def planes_step(isa: Isa, x: TensorView, y: TensorView, fold: str, factor: float | None, parts: int) -> Step:
-    """The call that reduces each plane of `x`, in channel blocks, to the one pixel of `y`, times a factor.
+    """Make the call that reduces each plane of `x`, in channel blocks, to the one pixel of `y`, times a factor.
 
     `y` has the same element type, or float32.
     """
