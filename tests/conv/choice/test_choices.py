@@ -201,7 +201,7 @@ def test_first_layer_pays_for_planes_that_are_far_apart(monkeypatch):
         whole = model.modelled_cost(problem, Candidate(first_layer.SOLVER, params))
         assert whole == first_layer.cost(problem, params, machine())
         with monkeypatch.context() as patch:
-            patch.setattr(first_layer, "_FAR_APART", 0.0)
+            patch.setattr(first_layer, "_DISTANT_PLANES", 0.0)
             assert (whole.estimate > first_layer.cost(problem, params, machine()).estimate) == (problem.c == lanes)
 
 

@@ -20,10 +20,13 @@ from cpuconv.graph.ops.elementwise_forms import FORMS  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
 from cpuconv.kernels.binding.steps import Ref  # noqa: E402
 from cpuconv.kernels.binding.tensor_view import BLOCKED, CHANNELS_LAST, DENSE, TensorView  # noqa: E402
-from cpuconv.kernels.elementwise.driver import MAX_OPERANDS, crossed, elementwise_steps  # noqa: E402
+from cpuconv.kernels.elementwise.driver import MAX_OPERANDS, elementwise_steps  # noqa: E402
 from cpuconv.kernels.elementwise.expression import Constant, Expression, Operand, apply, vanishes  # noqa: E402
 from cpuconv.kernels.elementwise.functions import EMITTERS  # noqa: E402
-from cpuconv.kernels.elementwise.loop_nests import loop_nests  # noqa: E402
+from cpuconv.kernels.elementwise.loop_nests import (
+    crossed,  # noqa: E402
+    loop_nests,  # noqa: E402
+)
 from cpuconv.network.running.recording import Recording  # noqa: E402
 from cpuconv.problem.arrays import address  # noqa: E402
 from cpuconv.problem.problem import ConvProblem  # noqa: E402
