@@ -62,13 +62,11 @@ class ElementConstants(Vector):
         distinct = sorted({abs(value) for value in values} - {0.0, 1.0})
         self._elements: dict[float, tuple[Any, int]] = {}
         for first in range(0, len(distinct), lanes):
-            group = distinct[first : first + lanes]
-            constants = ir.Constant(self.type, [single(value) for value in [*group, *group[:1] * (lanes - len(group))]])
+            some = distinct[first : first + lanes]
+            held = ir.Constant(self.type, [single(value) for value in [*some, *some[:1] * (lanes - len(some))]])
             kind = ir.FunctionType(self.type, [self.type])
-            vector = builder.asm(
-                kind, "", "=w,0", [constants], side_effect=False
-            )  # opaque to LLVM, which would materialise each
-            self._elements |= {value: (vector, element) for element, value in enumerate(group)}
+            vector = builder.asm(kind, "", "=w,0", [held], side_effect=False)  # opaque: else each is materialised
+            self._elements |= {value: (vector, element) for element, value in enumerate(some)}
 
     def constant(self, value: float) -> Any:
         """Every lane = value."""
