@@ -91,7 +91,7 @@ def most_channels(isa: Isa, v: int, loose: int) -> int:
         return 0 if loose else 1
     if not loose:
         return isa.pixels[v - 1]
-    beside = v + loose + (1 if isa.broadcast_operand else 3)  # pixels, sums of the loose, a scalar (and what it meets)
+    beside = v + loose + (1 if isa.broadcast_operand else 3)  # pixels, sums of the loose, a scalar and its operand
     return min((isa.registers - beside) // v, isa.pixels[v - 1], isa.lanes)
 
 

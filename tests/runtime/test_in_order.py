@@ -65,7 +65,7 @@ def run(lines):
     return x, memory, less
 
 
-def test_code_that_moves_the_stack_or_reads_beside_the_code_stays_in_place():
+def test_stack_changes_and_literal_loads_stay_in_place():
     fixed = "add sp, sp, #64", "mov sp, x29", "ldp x29, x30, [sp], #16", "ldr q0, .LCPI0_0"
     assert [read(line).fixed for line in (*fixed, "ldr q0, [sp, #16]")] == [True] * len(fixed) + [False]
 

@@ -137,7 +137,7 @@ def pool_strip(
         _emit_pixels(tile, vec, piece, folded, vec.pointer(y), own)
 
 
-Load = Callable[[Any, int], Any]  # loads a column, or the vector of columns from it on, of the row at an address
+Load = Callable[[Any, int], Any]  # emits the load of a column (dense: a vector of columns) of a row
 
 
 def _fold_rows(tile: StripTile, vec: Vector, x: Any, line: Any, rows: Any, load: Load) -> list[Any]:
